@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from palm.core.device import resolved
-from palm.predict.joint import JointModel
+from palm.predict.inference import JointModel
 from palm.predict.loading import load_model
 from palm.predict.onnx import INPUTS
 

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from palm.experiments.sweep import sweep
     from palm.export.convert import convert
     from palm.optimizer import lr_sched
-    from palm.predict.inference import InferenceModel
-    from palm.predict.joint import JointModel
+    from palm.predict.inference import InferenceModel, JointModel
     from palm.predict.loading import load_model
     from palm.pretrained import load_backbone
     from palm.report.inspection import inspect_directory
@@ -42,7 +41,7 @@ _HOMES = {
     "Controller": "palm.controller.controller",
     "Evaluator": "palm.train.evaluation",
     "InferenceModel": "palm.predict.inference",
-    "JointModel": "palm.predict.joint",
+    "JointModel": "palm.predict.inference",
     "MultiHeadTrainer": "palm.compat",
     "Task": "palm.train.task",
     "Trainer": "palm.compat",

@@ -26,8 +26,8 @@ from palm.core.errors import ConfigError, DataError, PalmError, TrainingError, W
 from palm.core.group import is_main_process, roll_call_group, world_size
 from palm.core.logging import logger, show_on_console
 from palm.experiments import grid
-from palm.predict.joint import EncodedText, JointModel
-from palm.predict.loading import load_model
+from palm.predict.inference import EncodedText
+from palm.predict.loading import load_models
 from palm.reader import Record
 from palm.reader.predictions import free_name, task_cells
 from palm.reader.tables.columns import TARGETS, Columns, TableRow
@@ -229,7 +229,10 @@ class Predictor:
     """
 
     def __init__(self, folder: str | Path, tasks: Sequence[str] | None = None, **options: Any) -> None:
-        self._model, self._tasks = _model_of(folder, tasks, **options)
+        self._model = load_models(folder, **options)
+        known = self._model.tasks
+        raise_any(unknown("task", task, known) for task in tasks or () if task not in known)
+        self._tasks = list(known if tasks is None else tasks)
         readers = [self._model.tasks[task].reader for task in self._tasks]
         wanted = dict.fromkeys(name for reader in readers for name in _columns_to_predict(reader))
         named = {
@@ -269,16 +272,6 @@ class Predictor:
         if len(self._tasks) == 1:
             return task_cells(records[self._tasks[0]])
         return {f"{task}.{n}": v for task, record in records.items() for n, v in task_cells(record).items()}
-
-
-def _model_of(
-    folder: str | Path, tasks: Sequence[str] | None, **options: Any
-) -> tuple[JointModel, Sequence[str]]:
-    """Load a model of one task or of several, and return it with the chosen tasks."""
-    model: Any = load_model(folder, **options)
-    joint = model if isinstance(model, JointModel) else JointModel({model.task: model})
-    raise_any(unknown("task", task, joint.tasks) for task in tasks or () if task not in joint.tasks)
-    return joint, list(joint.tasks) if tasks is None else list(tasks)
 
 
 def _plain(value: Any) -> Any:
@@ -323,7 +316,7 @@ class _Server:
     def __init__(self, folder: str | Path, max_batch_tokens: int, load: Mapping[str, Any]) -> None:
         from ray import serve
 
-        self._model, _ = _model_of(folder, None, **load)
+        self._model = load_models(folder, **load)
         self._encoder = ThreadPoolExecutor(1)
 
         def tokens(requests: Sequence[Sequence[EncodedText]]) -> int:
@@ -347,9 +340,6 @@ class _Server:
         loop = asyncio.get_running_loop()
         rows = await loop.run_in_executor(self._encoder, self._model.encode, texts, tasks)
         found: list[dict[str, Record]] = await self._answer(rows) if rows else []
-        for row, records in zip(rows, found, strict=True):
-            for task in row.cut:
-                records[task]["truncated"] = True
         return found
 
     async def __call__(self, request: Any) -> Any:

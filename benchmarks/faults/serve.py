@@ -40,8 +40,7 @@ from benchmarks.http_load import HEAD, Connections, answer_of, at_rate, request_
 from palm.backbone import BERT
 from palm.core.process import START
 from palm.paradigm import Classify
-from palm.predict.inference import InferenceModel
-from palm.predict.joint import JointModel
+from palm.predict.inference import InferenceModel, JointModel
 from palm.reader import ClassifyReader
 
 WORDS = ["boston", "denver", "flight", "fare", "from", "to", "the", "a", "monday", "show", "me", "what", "is"]

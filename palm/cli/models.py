@@ -48,16 +48,11 @@ def _load_models(options: argparse.Namespace) -> dict[str, InferenceModel]:
     from palm.predict.loading import load_models
 
     join(device_of(options.engine == "torch", options.device or "auto"))
-    models = load_models(options.model, **_loading(options))
+    models = load_models(options.model, **_loading(options)).tasks
     for task in options.task:
         if task not in models:
             raise PalmError(f"--task: {options.model} has the tasks {', '.join(models)}, not {task!r}")
     return {task: models[task] for task in options.task or models}
-
-
-def _check_one(tasks: list[str]) -> None:
-    if len(tasks) > 1:
-        raise PalmError(f"--output is for the rows of one task; choose it with --task: {', '.join(tasks)}")
 
 
 def _loading(options: argparse.Namespace) -> dict[str, Any]:
@@ -78,10 +73,7 @@ def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -
     """Return the tasks named with --task, or else the targets that have this file."""
     from palm.controller.controller import with_data
 
-    tasks = list(options.task or with_data(controller.chosen, setting))
-    if options.output is not None:
-        _check_one(tasks)
-    return tasks
+    return list(options.task or with_data(controller.chosen, setting))
 
 
 @cli.command(
@@ -111,12 +103,15 @@ def predict(options: argparse.Namespace) -> None:
     if not (options.task or options.inference_model_dir or options.output):
         controller.pred_all(**how)
         return
-    for task in _chosen(options, controller, "pred_file"):
+    tasks = _chosen(options, controller, "pred_file")
+    if options.output is not None and len(tasks) > 1:
+        raise PalmError(f"--output is for the rows of one task; choose it with --task: {', '.join(tasks)}")
+    for task in tasks:
         controller.pred(task, options.inference_model_dir, output=options.output, **how)
 
 
 def _predict_with_models(options: argparse.Namespace, how: dict[str, Any]) -> None:
-    from palm.predict.joint import JointModel
+    from palm.predict.inference import JointModel
     from palm.reader.predictions import is_table_name
 
     models = _load_models(options)
@@ -134,7 +129,6 @@ def _predict_with_models(options: argparse.Namespace, how: dict[str, Any]) -> No
         *cli.OPTIONAL_CONFIG,
         cli.repeated("--task", "NAME", "a task to evaluate; may be repeated"),
         cli.option("--input", type=cli.path, help="the data file, with labels"),
-        cli.output("the scored rows: a .jsonl, .csv or .parquet file"),
         cli.option("--metric", action="append", help="a metric to use instead of the usual; may be repeated"),
         *cli.SAVED_MODEL,
     ],
@@ -151,20 +145,18 @@ def evaluate(options: argparse.Namespace) -> None:
 
     scores: Any
     if _names_model(options, "model", "input"):
-        given = (options.input, options.metric, options.output)
         models = _load_models(options)
-        if options.output is not None:
-            _check_one(list(models))
-        by_task = {task: json_ready(model.evaluate(*given)) for task, model in models.items()}
+        found = {task: model.evaluate(options.input, options.metric) for task, model in models.items()}
+        by_task = {task: json_ready(each) for task, each in found.items()}
         scores = by_task if len(by_task) > 1 else next(iter(by_task.values()))
-    elif not (options.task or options.inference_model_dir or options.output):
+    elif not (options.task or options.inference_model_dir):
         found = _open_controller(options).evaluate_all()
         scores = {task: json_ready(each) for task, each in found.items()}
     else:
         controller = _open_controller(options)
         tasks = _chosen(options, controller, "dev_file")
         place = options.inference_model_dir
-        scores = {task: json_ready(controller.evaluate(task, place, output=options.output)) for task in tasks}
+        scores = {task: json_ready(controller.evaluate(task, place)) for task in tasks}
     if is_main_process():
         cli.write_line(cli.json_text(scores, indent=None))
 

@@ -343,7 +343,7 @@ class TrainerBase(ABC):
                 "%s: training has finished; to train from scratch, call build_forward and fit_reader",
                 self.name,
             )
-        shown = progress_callbacks("auto", self._heading, False) if is_main_process() else []
+        shown = progress_callbacks("auto", self._heading) if is_main_process() else []
         saving = [] if self._saver is None else [self._saver]
         folder = self._save_path if is_main_process() else None
         with nullcontext() if folder is None else only_run_in(folder), collected_warnings() as warned:
@@ -393,7 +393,7 @@ class TrainerBase(ABC):
             saved = [
                 save_model(
                     run,
-                    task,
+                    [task],
                     path if len(run.tasks) == 1 else path / task.name,
                     "target" if task.done else "on_the_way",
                 )

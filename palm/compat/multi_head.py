@@ -21,7 +21,7 @@ from palm.core.group import broadcast
 from palm.core.logging import logger
 from palm.core.saved import Tensors, TensorSpec
 from palm.mixing import MixRatio
-from palm.predict.joint import JointModel
+from palm.predict.inference import JointModel
 from palm.reader import Record
 from palm.train.callbacks import Event, Logged
 from palm.train.loop import Step, Training

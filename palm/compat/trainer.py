@@ -26,15 +26,14 @@ from palm.core.io import is_sealed, verify
 from palm.core.logging import logger
 from palm.core.saved import Tensors, TensorSpec
 from palm.paradigm import Head
-from palm.predict.inference import InferenceModel
-from palm.predict.joint import JointModel
+from palm.predict.inference import InferenceModel, JointModel
 from palm.predict.loading import load_weights
 from palm.pretrained import load_pretrain, pretrained_directory
 from palm.reader import Predictions, Reader
 from palm.reader.cache import training_rows
 from palm.train.loop import Training, placed
 from palm.train.model import outputs_of, share_parameters
-from palm.train.model_paths import WEIGHTS, name_problem
+from palm.train.model_paths import DESCRIPTION, WEIGHTS, name_problem
 from palm.train.task import Task, TaskState, wiring_problems
 
 FIT_TO_PREDICT = "fit_reader(reader, phase='predict')"
@@ -227,8 +226,8 @@ class Trainer(TrainerBase):
         forward = self.tied("load_predict_model")
         self._is_loaded = True
         if is_sealed(path):
-            verify(path, (WEIGHTS,))
-            load_weights(forward.backbone, forward.head, path)
+            verify(path, (DESCRIPTION, WEIGHTS))
+            load_weights(forward.backbone, forward.head, path, self.name)
         else:
             load_pretrain(forward.backbone, pretrained_directory(path))
             logger.info("%s: the head keeps its weights", self.name)

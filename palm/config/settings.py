@@ -81,7 +81,7 @@ class RunSettings:
         verbose: also show debugging messages.
         callbacks: dotted paths of your own functions or classes that are called with every event of the run,
             or a mapping of dotted path to settings.
-        loggers: where curves, settings and results are also sent: tensorboard, wandb.
+        loggers: where curves and settings are also sent: tensorboard, wandb.
         save_every_n_steps: global steps between checkpoints; -1: none. By default, one at the end of an epoch
             of the main task, at most 10 in a run, of which the newest is kept.
         keep_last_n: number of checkpoints, and of intermediate models of each target, to keep; -1: all.

@@ -22,10 +22,9 @@ from palm.core.component import path_problems, raise_any, type_problems
 from palm.core.device import device_of
 from palm.core.errors import ConfigError, ExitCode, PalmError, StorageError
 from palm.core.group import join, launch, record_failure
-from palm.core.io import check_not_read, is_sealed, read_object, wrap_read_errors
+from palm.core.io import check_not_read, is_sealed, wrap_read_errors
 from palm.core.logging import display_of, logger, set_verbosity, show_on_console, shown_score
-from palm.predict.inference import InferenceModel
-from palm.predict.joint import JointModel
+from palm.predict.inference import InferenceModel, JointModel
 from palm.predict.loading import best_note, load_models
 from palm.pretrained import (
     find_vocabulary,
@@ -50,8 +49,8 @@ from palm.train.model_paths import (
     LAST,
     chosen_model,
     describe_missing_model,
-    joint_tasks,
-    tasks_in,
+    description_of,
+    tasks_of,
 )
 from palm.train.result import TrainingResult
 from palm.train.run import train
@@ -142,12 +141,12 @@ def saved_models(run: RunConfig, tasks: Sequence[TaskConfig], folder: Path) -> d
     replaced = {task.name: _replaced(run, task) for task in tasks}
     reader: Mapping[str, Any] = {name: settings for name, (settings, _) in replaced.items()}
     head: Mapping[str, Any] = {name: settings for name, (_, settings) in replaced.items()}
-    is_joint = bool(joint_tasks(chosen_model(folder)))
-    if not is_joint:  # it may have been trained under another name
+    saved = tasks_of(chosen_model(folder))
+    if len(saved) == 1:  # it may have been trained under another name
         reader, head = replaced[tasks[0].name]
     precision = run.settings.precision
-    models = load_models(folder, device="cpu", precision=precision, reader=reader, head=head)
-    found = {task.name: models[task.name] if is_joint else next(iter(models.values())) for task in tasks}
+    models = load_models(folder, device="cpu", precision=precision, reader=reader, head=head).tasks
+    found = {task.name: models[task.name if len(saved) > 1 else saved[0]] for task in tasks}
     for task in tasks:
         size = task.settings.pred_batch_size or task.settings.batch_size
         found[task.name].batch_size = size or found[task.name].batch_size
@@ -204,20 +203,20 @@ def _check_kind(task: TaskConfig, given: Path) -> Path:
     # The documentation of 0.2.1 has `infermodel` in its example and `infer_model` in its log.
     documented = given.with_name("infer_model")
     folder = documented if given.name == "infermodel" and not given.exists() else given
-    description = read_object((chosen := chosen_model(folder)) / DESCRIPTION)
+    known = description_of(chosen := chosen_model(folder))["tasks"]
     ours = {"reader": task.reader.name, "paradigm": task.head.name}
     with wrap_read_errors(chosen / DESCRIPTION):
-        known = tasks_in(description)
-        if "tasks" in description and task.name not in known:
+        if len(known) > 1 and task.name not in known:
             raise StorageError(f"the model at {chosen} has the tasks {', '.join(known)}, not {task.name!r}")
-        saved = {"task": task.name, **known.get(task.name, description)}
-        theirs = {name: saved[name]["name"] for name in ours}
+        # A model of one task may have been trained under another name.
+        saved = task.name if len(known) > 1 else next(iter(known))
+        theirs = {name: known[saved][name]["name"] for name in ours}
         if ours != theirs:
             components = [
                 " and ".join(f"{kind} {name}" for kind, name in each.items()) for each in (theirs, ours)
             ]
             raise StorageError(
-                f"the model at {chosen} is from task {saved['task']!r}, with {components[0]}; "
+                f"the model at {chosen} is from task {saved!r}, with {components[0]}; "
                 f"task {task.name!r} has {components[1]}; give a model of this task"
             )
     return folder
@@ -366,11 +365,8 @@ class Controller:
         task: str,
         inference_model_dir: str | Path | None = None,
         dev_file: str | Path | None = None,
-        output: str | Path | None = None,
     ) -> dict[str, float]:
         """Evaluate a task's saved model (see `pred`) on data with labels, by default its `dev_file`.
-
-        A table of the predictions is written to `output`, see `InferenceModel.evaluate`.
 
         Returns:
             The values of its metrics, by name.
@@ -381,7 +377,7 @@ class Controller:
         start_processes(self.run.settings)
         config = self._task(task)
         path = self._data_file(config, "dev_file", dev_file)
-        return self._evaluate(config, self._model(config, inference_model_dir), path, dev_file, output)
+        return self._evaluate(config, self._model(config, inference_model_dir), path)
 
     def evaluate_all(self) -> dict[str, dict[str, float]]:
         """Evaluate every target that has a `dev_file`; the model is as for `pred_all`.
@@ -398,21 +394,10 @@ class Controller:
             name: self._evaluate(self._task(name), joint.tasks[name], path) for name, path in files.items()
         }
 
-    def _evaluate(
-        self,
-        config: TaskConfig,
-        model: InferenceModel,
-        path: Path,
-        dev_file: str | Path | None = None,
-        output: str | Path | None = None,
-    ) -> dict[str, float]:
-        task = config.name
-        if dev_file is None and (other_file := model.other_data(path)):
-            logger.warning("%s: %s", task, other_file)
-        scores = model.evaluate(path, config.settings.metrics, output)
-        logger.info(
-            "%s: %s", task, ", ".join(f"{name} {shown_score(value)}" for name, value in scores.items())
-        )
+    def _evaluate(self, config: TaskConfig, model: InferenceModel, path: Path) -> dict[str, float]:
+        scores = model.evaluate(path, config.settings.metrics)
+        shown = ", ".join(f"{name} {shown_score(value)}" for name, value in scores.items())
+        logger.info("%s: %s", config.name, shown)
         return scores
 
     def pred(

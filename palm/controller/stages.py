@@ -24,12 +24,12 @@ from palm.core.io import is_sealed, linked_copy
 from palm.core.logging import logger
 from palm.train.build import build, open_data
 from palm.train.callbacks import Callback, Completed, Event, Started
-from palm.train.checkpoint import save_checkpoint
 from palm.train.folder import RunFolder
 from palm.train.loop import Training
 from palm.train.model_paths import BEST, JOINT, LAST, STAGE_WEIGHTS, STAGES
 from palm.train.result import TrainingResult, combined
 from palm.train.run import write_configuration
+from palm.train.saving import save_model
 from palm.train.task import StepPlan
 
 PRETRAINED = "pretrained"
@@ -220,7 +220,7 @@ def _saving(stage: Stage) -> Callback:
         if isinstance(event, Started):
             trainings.append(event.training)
         if isinstance(event, Completed):
-            save_checkpoint(trainings[-1], stage.run.folder / STAGE_WEIGHTS, resumable=False)
+            save_model(trainings[-1], trainings[-1].tasks, stage.run.folder / STAGE_WEIGHTS)
 
     return save
 

@@ -551,7 +551,7 @@ def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested
     settings = controller.run.settings
     saved = folder / OUT / task
     which = BEST if job["model"] == "best" and is_sealed(saved / BEST) else LAST
-    model = load_models(saved / which, device="cpu", precision=settings.precision)[task]
+    model = load_models(saved / which, device="cpu", precision=settings.precision).tasks[task]
     model.to(device_of(settings.use_gpu, settings.device))
     chosen = next(each for each in controller.run.tasks if each.name == task).settings.metrics
     names: Sequence[str] = chosen or model.head.metrics

@@ -18,7 +18,6 @@ from palm.core.io import (
     check_target,
     make_folder,
     new_directory,
-    read_object,
     wrap_read_errors,
     write_json,
     write_text,
@@ -36,7 +35,7 @@ from palm.pretrained.families import Family, config_of, family_of, write_hugging
 from palm.pretrained.library import ABOVE, save_library_model
 from palm.pretrained.loading import PROBLEM_TYPES, HeadLayout, layout_of_head, renamed
 from palm.train.model_card import CARD, label_names, model_card
-from palm.train.model_paths import DESCRIPTION, EXPORT, EXPORT_FORMAT, chosen_model, tasks_in
+from palm.train.model_paths import DESCRIPTION, EXPORT, EXPORT_FORMAT, chosen_model, description_of
 
 VERSION = 1
 
@@ -163,25 +162,23 @@ def to_hugging_face(
     folder = Path(folder)
     check_target(folder, overwrite, [model_dir])
     source = Path(model_dir)
-    models = load_models(source, device="cpu", precision="fp32", trust=trust).values()
-    description = chosen_model(source) / DESCRIPTION
-    with wrap_read_errors(description):
-        saved = read_object(description)
+    models = load_models(source, device="cpu", precision="fp32", trust=trust).tasks.values()
+    description = description_of(chosen_model(source))
     with new_directory(folder, overwrite) as part:
         for model in models:
             place = part / model.task if len(models) > 1 else part
             make_folder(place)
-            with wrap_read_errors(description):
-                about = {**saved, **tasks_in(saved)[model.task], "task": model.task}
-            architecture = _write_task(model, about, source, place)
+            architecture = _write_task(model, description, source, place)
             logger.info("%s: %s written to %s", model.task, architecture, folder / place.relative_to(part))
 
 
-def _write_task(model: InferenceModel, about: Mapping[str, Any], source: Path, place: Path) -> str:
-    """Write the directory of a task, which `about` describes; return the library's class."""
+def _write_task(model: InferenceModel, description: Mapping[str, Any], source: Path, place: Path) -> str:
+    """Write the directory of a task; return the library's class."""
     name, architecture, write = _parts(model, source)
+    labels = {model.task: label_names(model.reader, model.head)}
     with wrap_read_errors(chosen_model(source) / DESCRIPTION):
-        card = model_card(about, label_names(model.reader, model.head), architecture=architecture)
+        alone = {**description, "tasks": {model.task: description["tasks"][model.task]}}
+        card = model_card(alone, labels, architecture=architecture)
     write(place)
     save_reader(model.reader, model.backbone, place, marks_text=name == "mlm")
     describe_export(place, "hf", [model], architecture=architecture)

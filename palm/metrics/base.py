@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 from palm.core.component import Registry
 from palm.core.errors import ConfigError, PalmError
-from palm.core.group import exhaust
 
 Prediction = Mapping[str, Any]
 """A record, as written by prediction."""
@@ -201,25 +200,15 @@ def _best_set(sets: Sequence[Sequence[int]]) -> list[int]:
     return [label for label, _ in counts[: max(range(len(f1)), key=f1.__getitem__, default=-1) + 1]]
 
 
-def scores_of(
-    metrics: Sequence[type[Metric]],
-    pairs: Iterable[tuple[Prediction, Truth]],
-    take: Callable[[Iterator[Prediction]], object] = exhaust,
-) -> dict[str, float]:
+def scores_of(metrics: Sequence[type[Metric]], pairs: Iterable[tuple[Prediction, Truth]]) -> dict[str, float]:
     """Compute several metrics over the same examples; the numbers of the first metric come first.
 
     Args:
         metrics: the metrics to compute.
         pairs: each prediction with its truth.
-        take: consumes the predictions, each of which has been counted when it is yielded.
     """
     counting = [metric() for metric in metrics]
-
-    def counted() -> Iterator[Prediction]:
-        for prediction, truth in pairs:
-            for metric in counting:
-                metric.update(prediction, truth)
-            yield prediction
-
-    take(counted())
+    for prediction, truth in pairs:
+        for metric in counting:
+            metric.update(prediction, truth)
     return {name: value for metric in counting for name, value in metric.compute().items()}

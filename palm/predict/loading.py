@@ -21,20 +21,18 @@ from palm.core.component import (
 )
 from palm.core.device import DeviceName, device_of
 from palm.core.errors import ConfigError, StorageError
-from palm.core.io import check_version, read_object, verify, wrap_read_errors
+from palm.core.io import read_object, verify, wrap_read_errors
 from palm.core.logging import logger
-from palm.core.saved import load_into, rebuild, weights_under
+from palm.core.saved import load_into, rebuild
 from palm.paradigm import HEADS, Head
-from palm.predict.inference import InferenceModel
-from palm.predict.joint import JointModel
+from palm.predict.inference import InferenceModel, JointModel
 from palm.predict.onnx import OnnxEngine
 from palm.pretrained.peft import read_adapters
 from palm.reader import READERS
-from palm.train.checkpoint import TrainedWeights, trained_weights
-from palm.train.joint import model_weights
-from palm.train.model_paths import DESCRIPTION, FORMAT, STATE, VERSION, WEIGHTS, chosen_model, tasks_in
+from palm.train.checkpoint import trained_weights
+from palm.train.model_paths import DESCRIPTION, STATE, WEIGHTS, chosen_model, description_of
+from palm.train.saved_model import TrainedWeights, model_weights
 from palm.train.task import PREDICTION_ROWS
-from palm.train.task_model import read_weights
 
 
 @explain_limits()
@@ -68,36 +66,33 @@ def load_model(
         ConfigError: a setting is out of range, or no GPU is visible.
         PalmError: the extra `onnx` is not installed, or the model cannot be an ONNX graph.
     """
-    _check_arguments(folder, engine, precision)
+    raise_any([*path_problems(folder=folder), *choice_problems(("torch", "onnx"), engine=engine)])
+    if (engine, precision) == ("torch", "int8"):
+        raise ConfigError("precision 'int8' needs engine 'onnx', which needs the extra `onnx`")
     raise_any(type_problems((str, Sequence), "a dotted path, or a list of them", trust=trust))
     target = device_of(engine == "torch" and torch.cuda.is_available(), device)
     given = Path(folder)
     folder = chosen_model(given)
     description = _verified_description(folder)
-    computed = precision if engine == "torch" else "fp32"
-    is_joint = "tasks" in description
-    tasks = list(tasks_in(description))
-    readers, heads = (reader, head) if is_joint else ({tasks[0]: reader}, {tasks[0]: head})
+    tasks = list(description["tasks"])
+    readers, heads = (reader, head) if len(tasks) > 1 else ({tasks[0]: reader}, {tasks[0]: head})
     raise_any(unknown("task", name, tasks) for name in {**readers, **heads} if name not in tasks)
-    weights = model_weights(folder, description)
+    weights = model_weights(folder, description["tasks"])
+    computed = precision if engine == "torch" else "fp32"
     models = _models_in(folder, description, weights, computed, trust, readers, heads)
     if engine == "onnx":
         use_onnx(models, precision)
     if folder != given:
-        _log_choice(models, folder, is_joint)
-    return (JointModel({model.task: model for model in models}) if is_joint else models[0]).to(target)
+        names = ", ".join(tasks)
+        note = best_note(models[0].trained if len(tasks) == 1 else {**models[0].trained, "scores": {}})
+        logger.info("%s: model loaded from %s%s", names, folder, note)
+    return (JointModel({model.task: model for model in models}) if len(tasks) > 1 else models[0]).to(target)
 
 
-def _check_arguments(folder: object, engine: str, precision: str) -> None:
-    raise_any([*path_problems(folder=folder), *choice_problems(("torch", "onnx"), engine=engine)])
-    if (engine, precision) == ("torch", "int8"):
-        raise ConfigError("precision 'int8' needs engine 'onnx', which needs the extra `onnx`")
-
-
-def _log_choice(models: Sequence[InferenceModel], folder: Path, is_joint: bool) -> None:
-    names = ", ".join(model.task for model in models)
-    note = best_note({**models[0].trained, "scores": {}} if is_joint else models[0].trained)
-    logger.info("%s: model loaded from %s%s", names, folder, note)
+def load_models(folder: str | Path, **options: Any) -> JointModel:
+    """Load the models of all tasks in a directory, also of a single one; as `load_model` otherwise."""
+    model = load_model(folder, **options)
+    return model if isinstance(model, JointModel) else JointModel({model.task: model})
 
 
 def use_onnx(models: Sequence[InferenceModel], precision: str) -> None:
@@ -115,12 +110,6 @@ def use_onnx(models: Sequence[InferenceModel], precision: str) -> None:
             model.engine = engine
 
 
-def load_models(folder: str | Path, **options: Any) -> dict[str, InferenceModel]:
-    """Load the models of all tasks in a directory, by name; arguments and errors as for `load_model`."""
-    model = load_model(folder, **options)
-    return model.tasks if isinstance(model, JointModel) else {model.task: model}
-
-
 def _models_in(
     folder: Path,
     description: Mapping[str, Any],
@@ -136,7 +125,7 @@ def _models_in(
         encoder = weights.backbone
         backbone = rebuild(BACKBONES, description["backbone"], folder, trust=trust, weights=encoder)
         load_into(backbone, encoder, folder)
-        for task, saved in tasks_in(description).items():
+        for task, saved in description["tasks"].items():
             place = weights.adapters.get(task)
             own = weights.heads[task]
             settings = head.get(task, {})
@@ -149,30 +138,21 @@ def _models_in(
                 precision=precision,
             )
             load_into(model.head, own, folder)
-            model.trained = _trained(saved.get("training") or {})
+            if (training := saved.get("training") or {}).get("best"):
+                scores = (training["evaluation"] or {}).get("scores", {})
+                model.trained = {"step": training["step"], "scores": scores}
             models.append(model)
     return models
 
 
 def _verified_description(folder: Path) -> dict[str, Any]:
     verify(folder, (DESCRIPTION, WEIGHTS))
-    description = read_object(folder / DESCRIPTION)
-    remedy = "load it with the version of palm that wrote it"
-    check_version(description, (FORMAT, VERSION), folder / DESCRIPTION, remedy)
+    description = description_of(folder)
     with wrap_read_errors(folder / DESCRIPTION):
-        sizes = [task["batch_size"] for task in tasks_in(description).values()]
+        sizes = [task["batch_size"] for task in description["tasks"].values()]
         if problems := [line for size in sizes for line in count_problems(batch_size=size)]:
             raise StorageError(f"{folder / DESCRIPTION}: {'; '.join(problems)}")
     return description
-
-
-def _trained(training: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the checksum of the dev data and, for a best model, its step and scores."""
-    dev_file = (training.get("data") or {}).get("dev_file") or {}
-    facts = {"dev_file": dev_file["sha256"]} if "sha256" in dev_file else {}
-    if not training.get("best"):
-        return facts
-    return {**facts, "step": training["step"], "scores": (training["evaluation"] or {}).get("scores", {})}
 
 
 def best_note(trained: Mapping[str, Any]) -> str:
@@ -184,15 +164,17 @@ def best_note(trained: Mapping[str, Any]) -> str:
     return f" (the best, of global step {trained['step']}{first})"
 
 
-def load_weights(backbone: Backbone, head: Head, folder: Path) -> None:
+def load_weights(backbone: Backbone, head: Head, folder: Path, task: str) -> None:
     """Load the weights of a saved model, which the caller has verified, into components.
+
+    If it has no task of this name, the head is that of its first.
 
     Raises:
         StorageError: the weights cannot be read, or have other shapes.
     """
-    weights = read_weights(folder)
-    load_into(backbone, weights_under("backbone", weights), folder)
-    load_into(head, weights_under("paradigm", weights), folder)
+    weights = model_weights(folder, description_of(folder)["tasks"])
+    load_into(backbone, weights.backbone, folder)
+    load_into(head, weights.heads.get(task, next(iter(weights.heads.values()))), folder)
 
 
 def models_in(folder: Path, trust: str | Sequence[str] = ()) -> list[InferenceModel]:
@@ -205,7 +187,7 @@ def models_in(folder: Path, trust: str | Sequence[str] = ()) -> list[InferenceMo
             own.
     """
     if not (folder / STATE).is_file():
-        return list(load_models(folder, device="cpu", precision="fp32", trust=trust).values())
+        return list(load_models(folder, device="cpu", precision="fp32", trust=trust).tasks.values())
     weights = trained_weights(folder)
     with wrap_read_errors(folder / STATE):
         return _models_in(folder, read_object(folder / STATE)["components"], weights, "fp32", trust)

@@ -155,13 +155,8 @@ class Reader(Component, ABC):
         """
         return write_records(records, directory)
 
-    def rows_of(self, path: Path, examples: Iterable[Any] | None = None) -> Iterable[Mapping[str, Any]]:  # noqa: ARG002
-        """The rows of a table with all their columns; empty if the file is not a table.
-
-        Args:
-            path: the table.
-            examples: the examples of `read_gold` whose rows are returned; None for all rows to predict.
-        """
+    def rows_of(self, path: Path) -> Iterable[Mapping[str, Any]]:  # noqa: ARG002
+        """The rows of a table with all their columns; empty if the file is not a table."""
         return ()
 
     @classmethod

@@ -194,7 +194,6 @@ def write_table(
     path: Path,
     reader: Reader,
     source: Path,
-    examples: Iterable[Any] | None = None,
     errors: Sequence[str] | None = None,
 ) -> Sequence[Record]:
     """Write a table of input rows with their predictions, in the format given by the suffix of `path`.
@@ -206,7 +205,6 @@ def write_table(
         path: the new file.
         reader: the reader of the input.
         source: the input; if it is not a table, only the predictions are written.
-        examples: the examples of the predictions; None for all rows.
         errors: the columns for the problems of rows that could not be predicted; None for `error` if there
             are such rows.
 
@@ -218,13 +216,12 @@ def write_table(
     """
     head = _typical(reader.rows_of(source))
     names = list(dict.fromkeys(chain.from_iterable(head)))
-    rows = reader.rows_of(source, examples)
-    joined = _joined(rows, records, names, path) if names else map(task_cells, records)
+    joined = _joined(reader.rows_of(source), records, names, path) if names else map(task_cells, records)
     make_folder(path.parent)
     if path.suffix.lower() == ".jsonl":
         return write_records(joined, path.parent, path.name)
     first = list(islice(joined, BATCH))
-    if errors is None and names and examples is None:
+    if errors is None and names:
         is_bad = (isinstance(example, BadRow) for example in reader.read(source, with_targets=False))
         errors = ["error"] if any(is_bad) else []
     samples = [*first, dict.fromkeys(errors or (), "")]  # the first such row may be a later one

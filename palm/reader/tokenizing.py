@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise, starmap
 from pathlib import Path
@@ -21,7 +21,7 @@ from palm.reader.base import Draw, Reader
 from palm.reader.rows import SEQUENCE_ATTR, BadRows, OnBadRow, Rows, padded_batch
 from palm.reader.tables.columns import Columns, TableRow, column_problems
 from palm.reader.tables.files import TableFormat, shown_path
-from palm.reader.tables.reading import Row, raw_rows, read_table, usable
+from palm.reader.tables.reading import raw_rows, read_table, usable
 from palm.reader.tokenizer import load_tokenizer
 
 
@@ -206,10 +206,8 @@ class TokenizingReader(Reader):
         if unlabelled:
             self.warn_once(f"{shown}: {unlabelled} rows have no label for this task and are not used")
 
-    def rows_of(self, path: Path, examples: Iterable[Any] | None = None) -> Iterator[Mapping[str, Any]]:
+    def rows_of(self, path: Path) -> Iterator[Mapping[str, Any]]:
         rows = raw_rows(Path(path), default=self.table_format(path, self.format))
-        if examples is not None:
-            rows = _rows_at(rows, (example.place for example in examples))
         # A row that cannot be read has a record, too.
         return ({} if isinstance(row, DataError) else row.cells for row in rows)
 
@@ -260,13 +258,3 @@ class TokenizingReader(Reader):
         for error in errors:
             assert self.bad_rows is not None
             self.bad_rows.add(error)
-
-
-def _rows_at(rows: Iterable[Row], places: Iterable[str]) -> Iterator[TableRow]:
-    """The rows at these places, in their order; a place may be repeated consecutively."""
-    readable = (row for row in rows if isinstance(row, TableRow))
-    row = TableRow({}, "")
-    for place in places:
-        while row.place != place:
-            row = next(readable)
-        yield row

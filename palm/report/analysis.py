@@ -250,7 +250,7 @@ def _hardest(rows: Iterable[Row]) -> list[Row]:
 
 def _loaded(model: Model, trust: str | Sequence[str], precision: str) -> InferenceModel:
     if (model.folder / DESCRIPTION).is_file():
-        return load_models(model.folder, trust=trust, precision=precision)[model.task]
+        return load_models(model.folder, trust=trust, precision=precision).tasks[model.task]
     return next(each for each in models_in(model.folder, trust) if each.task == model.task)
 
 

@@ -18,7 +18,7 @@ from palm.core.io import is_sealed, read_object, verify, wrap_read_errors
 from palm.report.run import read_run
 from palm.train import model_paths
 from palm.train.callbacks import HISTORY_FILE
-from palm.train.model_paths import CHECKPOINT, CHECKPOINT_FORMAT, STATE, tasks_in
+from palm.train.model_paths import CHECKPOINT, CHECKPOINT_FORMAT, STATE, description_of, head_place
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,17 +83,17 @@ def _model(folder: Path) -> Facts | None:
     description = _description(folder / model_paths.DESCRIPTION, model_paths.FORMAT)
     if description is None:
         return None
-    tasks = {task: _task(saved, folder) for task, saved in tasks_in(description).items()}
-    several = description.get("tasks", {})
-    heads = {task: f"tasks.{saved['head']}.paradigm" for task, saved in several.items()}
-    format = f"{description['format']}{' of several tasks' if several else ''}"
+    saved = description_of(folder)["tasks"]
+    tasks = {task: _task(parts, folder) for task, parts in saved.items()}
+    heads = {task: head_place(parts) for task, parts in saved.items()}
+    task, is_single = next(iter(tasks)), len(tasks) == 1
     return {
-        "format": f"{format}, version {description['version']}",
-        **({} if several else {"task": description["task"]}),
+        "format": f"{description['format']}, version {description['version']}",
+        **({"task": task} if is_single else {}),
         "backbone": _component(description["backbone"]),
-        "parameters": _parameters_by_part(folder, heads or {"paradigm": "paradigm"}),
+        "parameters": _parameters_by_part(folder, {"paradigm": heads[task]} if is_single else heads),
         **_adapters(folder),
-        **({"tasks": tasks} if several else tasks[description["task"]]),
+        **(tasks[task] if is_single else {"tasks": tasks}),
         "versions": {"palm": description["palm_version"]},
     }
 
@@ -119,7 +119,6 @@ def _checkpoint(folder: Path) -> Facts | None:
         "step": state["step"],
         "backbone": _component(components["backbone"]),
         "parameters": _parameters_by_part(folder, state["heads"]),
-        "resumable": (folder / "optimizer.safetensors").is_file(),
         "averages": (folder / "ema.safetensors").is_file(),
         "tasks": {
             task: {

@@ -18,9 +18,9 @@ from palm.train.model_paths import (
     DESCRIPTION,
     RECIPE,
     STATE,
+    description_of,
     models_of,
     name_problem,
-    tasks_in,
 )
 
 
@@ -133,11 +133,11 @@ def training_of(model: Model) -> Mapping[str, Any]:
         StorageError: the folder is damaged, or is being replaced.
     """
     file = DESCRIPTION if (model.folder / DESCRIPTION).is_file() else STATE
-    description = verified_object(model.folder, file)
+    found = verified_object(model.folder, file)
     with wrap_read_errors(model.folder / file):
         if file == STATE:
-            return {"data": description.get("data", {}).get(model.task)}
-        return tasks_in(description).get(model.task, {}).get("training") or {}
+            return {"data": found.get("data", {}).get(model.task)}
+        return description_of(model.folder)["tasks"].get(model.task, {}).get("training") or {}
 
 
 @explain_limits()

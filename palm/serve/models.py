@@ -11,8 +11,7 @@ from palm.core.errors import PalmError, StorageError
 from palm.core.io import MANIFEST, read_bytes
 from palm.core.logging import logger
 from palm.paradigm import HEADS
-from palm.predict.inference import InferenceModel
-from palm.predict.joint import JointModel
+from palm.predict.inference import InferenceModel, JointModel
 from palm.predict.loading import load_models
 from palm.train.model_card import example_input, label_names
 from palm.train.model_paths import chosen_model
@@ -64,7 +63,7 @@ class ModelSource:
     def _load(self) -> JointModel:
         tasks: dict[str, InferenceModel] = {}
         for folder in self._folders:
-            own = load_models(folder, **self._options)
+            own = load_models(folder, **self._options).tasks
             if both := sorted(tasks.keys() & own.keys()):
                 raise StorageError(f"{folder}: another directory has {both[0]!r}, too; serve it by itself")
             tasks |= own

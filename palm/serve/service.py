@@ -152,12 +152,10 @@ class Service:
         request = Request(rows, sum(text.num_tokens for text in rows), model)
         self._batcher.submit(request)
         results: list[dict[str, Record]] = await asyncio.wrap_future(request.answer)
-        for text, result in zip(rows, results, strict=True):
+        for result in results:
             for task, record in result.items():
                 metrics.TEXTS.labels(task).inc()
-                if task in text.cut:
-                    metrics.TRUNCATED.labels(task).inc()
-                    record["truncated"] = True
+                metrics.TRUNCATED.labels(task).inc("truncated" in record)
         return results, request.num_tokens
 
     def _compute(self, batch: Sequence[Request]) -> list[list[dict[str, Record]]]:

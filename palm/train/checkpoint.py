@@ -6,8 +6,6 @@ import math
 import platform
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,25 +29,19 @@ from palm.core.io import (
     write_json,
 )
 from palm.core.logging import logger, shown_url
-from palm.core.saved import (
-    describe,
-    file_settings,
-    load_tensors,
-    save_tensors,
-    weights_under,
-)
+from palm.core.saved import load_tensors, save_tensors, weights_under
 from palm.core.version import __version__
 from palm.mixing import MIXINGS
 from palm.mixing.balance import BALANCES
 from palm.optimizer import OPTIMIZERS
 from palm.optimizer.lr_sched import LR_SCHEDULES, Schedule
 from palm.paradigm import HEADS, Head
-from palm.reader import READERS
 from palm.train.evaluation import Evaluator, json_ready
 from palm.train.loop import Training
 from palm.train.model import LORA
 from palm.train.model_card import MAX_WARNINGS
 from palm.train.model_paths import CHECKPOINT, CHECKPOINT_FORMAT, DESCRIPTION, STATE, WEIGHTS
+from palm.train.saved_model import TrainedWeights, described_components, reader_settings
 from palm.train.task import TaskState
 from palm.train.train_step import check_finite
 
@@ -212,34 +204,28 @@ def _compared_tasks(training: Training) -> dict[str, dict[str, Any]]:
 
 
 VERSION = 2
-WEIGHTS_NEEDED = (STATE, WEIGHTS)
 START = "start_from (in Python load_pretrain)"
 NEW_RUN = f"start a new run from its weights with {START}"
-NEEDED = (*WEIGHTS_NEEDED, "optimizer.safetensors")
+NEEDED = (STATE, WEIGHTS, "optimizer.safetensors")
 
 
-def save_checkpoint(
-    training: Training, folder: Path, run_id: str | None = None, *, resumable: bool = True
-) -> None:
+def save_checkpoint(training: Training, folder: Path, run_id: str | None = None) -> None:
     """Write a run's weights, optimizer, averages and position to `folder`.
 
     Args:
         training: between two steps.
         folder: written atomically. All ranks must call this; rank 0 writes.
         run_id: id of the run, because several runs may use one folder.
-        resumable: False for a checkpoint without optimizer, from which other runs can start; it contains the
-            averaged weights if the run keeps averages.
 
     Raises:
         TrainingError: a tensor has values that are not finite; nothing was saved.
         StorageError: the folder cannot be written; nothing is left half-written.
     """
-    with nullcontext() if resumable else training.averaged():
-        files = tensors_of(training) if resumable else {"model": training.model.state_dict()}
-        for name, tensors in files.items():
-            check_finite(tensors, f"{name} at global step {training.step}")
-        if is_main_process():
-            _write(training, folder, run_id, files)
+    files = tensors_of(training)
+    for name, tensors in files.items():
+        check_finite(tensors, f"{name} at global step {training.step}")
+    if is_main_process():
+        _write(training, folder, run_id, files)
 
 
 def tensors_of(training: Training) -> dict[str, dict[str, Tensor]]:
@@ -258,31 +244,18 @@ def _write(
     with new_directory(folder, overwrite=True) as part:
         for name, tensors in contents.items():
             save_tensors(part / f"{name}.safetensors", tensors)
+        parts = {task.name: (task.reader, task.head) for task in training.tasks}
         state = {
             "format": CHECKPOINT_FORMAT,
             "version": VERSION,
             "run": compared(training),
             "run_id": run_id,
             "heads": training.model.head_places,
-            "components": _components(training, part),
+            "components": described_components(training.model.backbone, parts, part),
             "data": {task.name: data_of(training, task) for task in training.tasks},
             **training.state_dict(),
         }
         write_json(part / STATE, state)
-
-
-def _components(training: Training, folder: Path) -> dict[str, Any]:
-    """Describe the components that are needed, besides the weights, to predict with any task."""
-    # Without sharing, the vocabulary copies of 200 tasks would be nearly all of a small checkpoint.
-    known: dict[str, Path] = {}
-    tasks = {
-        task.name: {
-            "reader": describe(READERS, task.reader, folder, f"tasks/{task.name}", known),
-            "paradigm": describe(HEADS, task.head, folder, f"tasks/{task.name}", known),
-        }
-        for task in training.tasks
-    }
-    return {"backbone": describe(BACKBONES, training.model.backbone, folder), "tasks": tasks}
 
 
 def load_checkpoint(training: Training, folder: Path) -> None:
@@ -307,11 +280,7 @@ def load_checkpoint(training: Training, folder: Path) -> None:
 
 def _state_of(training: Training, folder: Path) -> dict[str, Any]:
     """Return the state of a checkpoint from which the run may resume."""
-    files = _verified(folder)
-    if "optimizer.safetensors" not in files:
-        raise StorageError(
-            f"{folder} is a checkpoint without optimizer, so no run can resume from it; {NEW_RUN}"
-        )
+    _verified(folder)
     if training.ema is not None:
         verify(folder, ("ema.safetensors",))
     state = _of_this_version(read_object(folder / STATE), folder)
@@ -333,7 +302,7 @@ def _verified(folder: Path) -> Collection[str]:
         )
     if steps := numbered(folder, CHECKPOINT):
         raise StorageError(f"{folder} is a run; give one of its checkpoints, such as {steps[max(steps)]}")
-    return verify(folder, WEIGHTS_NEEDED)
+    return verify(folder, NEEDED)
 
 
 def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -351,23 +320,6 @@ def _on_devices_of(now: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str
     shared = ("batch_size", "gradient_accumulation_steps", "devices")
     one, other = (math.prod(task[name] for name in shared) for task in (saved, now))
     return {**saved, **{name: now[name] for name in shared if one == other}}
-
-
-@dataclass(frozen=True)
-class TrainedWeights:
-    """Weights to predict with: the averaged ones if the run kept averages.
-
-    Args:
-        backbone: weights of the encoder, by name.
-        heads: task -> weights of its head, by name.
-        readers: task -> settings of its reader, with paths of files in the folder.
-        adapters: task -> the folder with its adapters.
-    """
-
-    backbone: dict[str, Tensor]
-    heads: dict[str, dict[str, Tensor]]
-    readers: dict[str, dict[str, Any]]
-    adapters: dict[str, Path] = field(default_factory=dict)
 
 
 NO_SHARED_ENCODER = (
@@ -392,10 +344,7 @@ def trained_weights(folder: Path) -> TrainedWeights:
     state = _of_this_version(read_object(folder / STATE), folder)
     with wrap_read_errors(folder / STATE):
         heads = {task: weights_under(place, weights) for task, place in state["heads"].items()}
-        readers = {
-            task: file_settings(parts["reader"]["settings"], folder)
-            for task, parts in state["components"]["tasks"].items()
-        }
+        readers = reader_settings(state["components"]["tasks"], folder)
         return TrainedWeights(weights_under("backbone", weights), heads, readers)
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from palm.core.errors import PalmError
 from palm.metrics import Metric
-from palm.metrics.answers import Squad, best, counted_words
+from palm.metrics.answers import Squad, best
 from palm.metrics.base import baseline_scores
 from palm.metrics.classification import (
     CalibrationError,
@@ -207,10 +207,6 @@ class SetCounts(Counts):
             probable=self.most_probable(record["probs"]),
         )
 
-    def facts(self) -> list[tuple[str, str]]:
-        true, predicted = (counts.total() / max(1, self.total) for counts in (self.true, self.predicted))
-        return [("mean number of true labels", f"{true:.2f}"), ("of predicted labels", f"{predicted:.2f}")]
-
 
 Item = tuple[Hashable, str]
 """The place of something and its label."""
@@ -370,11 +366,7 @@ class SimilarityCounts(Counts):
 
 
 class AnswerCounts(Counts):
-    """Answers to questions: kinds of errors and lengths."""
-
-    def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
-        super().__init__(names)
-        self.lengths: list[tuple[int, int]] = []
+    """Answers to questions: kinds of errors."""
 
     def judge(self, example: Any, record: Record, gold: Record) -> Judged:
         predicted = record["text"]
@@ -382,17 +374,10 @@ class AnswerCounts(Counts):
         score = best(Squad().f1, predicted, answers) if answers else float(not predicted)
         is_exact = bool(best(Squad().exact, predicted, answers)) if answers else not predicted
         self.kinds[_answer_kind(predicted, answers, score, is_exact)] += 1
-        true_length = min((len(counted_words(answer)) for answer in answers), default=0)
-        self.lengths.append((true_length, len(counted_words(predicted))))
         true = " | ".join(dict.fromkeys(answers)) or "(no answer)"
         marks = _answer_marks(example, predicted, is_exact)
         nbest = [(each["text"], each["probability"]) for each in record.get("nbest", ())[:MOST_PROBABLE]]
         return Judged(true, predicted or "(no answer)", is_exact, 1 - score, probable=nbest, marks=marks)
-
-    def facts(self) -> list[tuple[str, str]]:
-        means = [fmean(side) for side in zip(*self.lengths, strict=True)]
-        names = ("mean words of a true answer", "mean words of a predicted answer")
-        return super().facts() + [(name, f"{mean:.2f}") for name, mean in zip(names, means, strict=False)]
 
 
 def _answer_marks(example: Any, predicted: str, is_exact: bool) -> list[Mark]:

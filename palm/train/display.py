@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,9 +15,8 @@ from torch import Tensor
 
 from palm.core.group import is_main_process
 from palm.core.logging import Progress, display_of, logger, shown_score, shows_colour
-from palm.train.callbacks import Callback, Completed, Ended, Evaluated, Event, Logged, Losses, Started
+from palm.train.callbacks import Callback, Ended, Evaluated, Event, Logged, Losses, Started
 from palm.train.loop import Step, Training
-from palm.train.task import TaskState
 
 DIVERGED = 3.0
 """Ratio of a task's mean loss to its first one, if that is above 1, from which it has diverged."""
@@ -180,46 +178,6 @@ def clock(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-class RunLog:
-    """A callback that logs actual and planned steps at the end of a run.
-
-    Args:
-        details: also log the steps after epochs of the main task, the first target, and the rows that its
-            last pass left out.
-    """
-
-    def __init__(self, details: bool = True) -> None:
-        self.details = details
-        self.tasks: Sequence[TaskState] = ()
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Started):
-            self.tasks = event.training.tasks
-            warn_of_short_epochs(self.tasks)
-        elif isinstance(event, Step) and self.details:
-            main = next(task for task in self.tasks if task.is_target)
-            if event.part_of(main) is not None and main.step % main.steps_per_epoch == 0:
-                counts = ", ".join(f"{task.name} {task.step}/{task.expected_steps}" for task in self.tasks)
-                logger.info("%s: end of epoch %d; steps so far / planned: %s", main.name, main.epoch, counts)
-        elif isinstance(event, Completed):
-            for task in self.tasks:
-                logger.info("%s: %d steps, %d planned", task.name, task.step, task.expected_steps)
-                if self.details:
-                    _log_rows_left_out(task)
-
-
-def _log_rows_left_out(task: TaskState) -> None:
-    rows, trained = task.rows_after(task.step)
-    if last := trained % rows:
-        logger.info(
-            "%s: %d of its %d rows were not trained on in the last pass over them, number %d",
-            task.name,
-            rows - last,
-            rows,
-            trained // rows + 1,
-        )
-
-
 def log_scores(event: Event) -> None:
     """Log the scores of an evaluation."""
     if not isinstance(event, Evaluated):
@@ -229,44 +187,20 @@ def log_scores(event: Event) -> None:
         logger.info("%s: step %d: %s%s", task, event.step, shown, " (best)" if task in event.best else "")
 
 
-SHORT_EPOCH = 0.9
-"""Fraction of a task's rows below which an epoch is considered short."""
-
-
-def warn_of_short_epochs(tasks: Sequence[TaskState]) -> None:
-    """Warn of targets whose epochs, in whole steps, are much shorter than a pass over their rows."""
-    for task in tasks:
-        rows, counted = task.rows_after(task.steps_per_epoch)
-        if task.is_target and counted < SHORT_EPOCH * rows:
-            logger.warning(
-                "%s: an epoch counts whole steps, %d of %d rows; to cover more, use a smaller batch or a "
-                "larger num_epochs (its %d steps are %.1f passes over the rows)",
-                task.name,
-                counted,
-                rows,
-                task.expected_steps,
-                task.rows_after(task.expected_steps)[1] / rows,
-            )
-
-
 OVERALL_FORMAT = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 
-def progress_callbacks(
-    progress: Progress, heading: Heading = palm_heading, details: bool = True
-) -> list[Callback]:
+def progress_callbacks(progress: Progress, heading: Heading = palm_heading) -> list[Callback]:
     """Return the callbacks that display a run's progress.
 
     Args:
         progress: the setting.
         heading: makes the beginning of a step's log line.
-        details: see `RunLog`; bars have no room for them.
     """
     display = display_of(progress)
     if display == "bar":
-        return [ProgressBars(), RunLog(details=False), *(() if has_several_bars() else [log_scores])]
-    shown: list[Callback] = [StepLog(heading)] if display == "lines" else []
-    return [*shown, RunLog(details), log_scores]
+        return [ProgressBars(), *(() if has_several_bars() else [log_scores])]
+    return [*([StepLog(heading)] if display == "lines" else []), log_scores]
 
 
 class ProgressBars:
@@ -292,9 +226,8 @@ class ProgressBars:
         elif isinstance(event, Logged):
             self._losses[event.task] = f"loss {event.mean_loss:.3f}"
             self._show(event.task)
-            overall = self._bars[""]
-            counts = 2 * len(str(overall.total)) + len("100% |..........| / [0:00:00<0:00:00, ]")
-            overall.set_postfix_str(_rates(event, counts), refresh=False)
+            rates = f"lr {event.learning_rate:.1e}, {event.rows_per_second:.0f} examples/s"
+            self._bars[""].set_postfix_str(rates, refresh=False)
         elif isinstance(event, Evaluated):
             for task in event.scores:
                 self._show_score(task, event)
@@ -350,18 +283,3 @@ def has_several_bars() -> bool:
 def _task_format(task: Any) -> str:
     """Return tqdm's format of a task, which may have more steps than planned."""
     return f"{{desc}} {{n_fmt}}/{task.expected_steps}{{postfix}}"
-
-
-def _rates(logged: Logged, taken: int) -> str:
-    """Return the rates of the whole run, as many as fit next to `taken` columns."""
-    try:
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns
-    except (AttributeError, OSError, ValueError):
-        columns = 1000  # notebooks and terminals of unknown size wrap long lines
-    rates = [f"lr {logged.learning_rate:.1e}", f"{logged.rows_per_second:.0f} examples/s"]
-    rates.append(f"{logged.tokens_per_second:.0f} tokens/s")
-    if logged.memory_bytes is not None:
-        rates.append(f"{logged.memory_bytes / 2**30:.1f} GiB")
-    while rates and len(", ".join(rates)) > columns - taken:
-        rates.pop()
-    return ", ".join(rates)

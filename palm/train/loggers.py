@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +15,7 @@ import yaml
 
 from palm.core.component import unknown
 from palm.core.io import wrap_write_errors
-from palm.train.callbacks import Ended, Evaluated, Event, Logged, Saved, Started
+from palm.train.callbacks import Ended, Evaluated, Event, Logged, Started
 from palm.train.loop import Step
 
 ID = "run_id"
@@ -43,7 +43,7 @@ def settings_text(configuration: Mapping[str, Any]) -> str:
 
 
 class Logger(ABC):
-    """Base class of loggers: callbacks that pass on points of curves, and a summary at the end.
+    """Base class of loggers: callbacks that pass on points of curves.
 
     Args:
         name: the name of the logger.
@@ -51,25 +51,12 @@ class Logger(ABC):
 
     Attributes:
         step: the global step of the last event.
-        best: task -> the step of its best evaluation, and its scores.
-        cards: task -> the card of the model that was saved last.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
         self.run_name = folder.resolve().name
         self.folder = folder / name
         self.step = 0
-        self.best: dict[str, tuple[int, Mapping[str, float]]] = {}
-        self.cards: dict[str, Path] = {}
-
-    def earlier_id(self) -> str | None:
-        """Return the id under which the run was logged before it resumed; None for a new run."""
-        file = self.folder / ID
-        return file.read_text(encoding="utf-8") if self.step and file.is_file() else None
-
-    def keep_id(self, run: str) -> None:
-        """Store the id for a resumed run."""
-        (self.folder / ID).write_text(run, encoding="utf-8")
 
     def __call__(self, event: Event) -> None:
         with wrap_write_errors(self.folder):
@@ -82,14 +69,10 @@ class Logger(ABC):
             self.start(event)
             return
         self.step = event.number if isinstance(event, Step) else vars(event)["step"]
-        if isinstance(event, Evaluated):
-            self.best |= {task: (event.step, event.scores[task]) for task in event.best}
-        elif isinstance(event, Saved) and event.task is not None:
-            self.cards[event.task] = event.path / "README.md"
         if points := curves_of(event):
             self.log(points)
         if isinstance(event, Ended):
-            self.end(event)
+            self.end()
 
     @abstractmethod
     def start(self, event: Started) -> None:
@@ -100,21 +83,8 @@ class Logger(ABC):
         """Add points to curves at `step`."""
 
     @abstractmethod
-    def end(self, event: Ended) -> None:
-        """Store the summary, and end the run."""
-
-    def texts(self) -> Iterator[tuple[str, str]]:
-        """Yield name and Markdown of the table of best scores and of the saved model cards."""
-        if self.best:
-            rows = [
-                f"| {task} | {name} | {value:.4f} | {step} |"
-                for task, (step, scores) in self.best.items()
-                for name, value in scores.items()
-            ]
-            yield "results", "\n".join(["| task | metric | best | at step |", "|---|---|---|---|", *rows])
-        for task, path in self.cards.items():
-            if path.is_file():
-                yield f"{task}_model_card", path.read_text(encoding="utf-8")
+    def end(self) -> None:
+        """End the run."""
 
 
 class TensorBoard(Logger):
@@ -133,9 +103,7 @@ class TensorBoard(Logger):
         for name, value in points.items():
             self.writer.add_scalar(name, value, self.step)
 
-    def end(self, event: Ended) -> None:  # noqa: ARG002
-        for name, text in self.texts():
-            self.writer.add_text(name, text, self.step)
+    def end(self) -> None:
         self.writer.close()
 
 
@@ -147,22 +115,21 @@ class Wandb(Logger):
         self.package: Any = import_module("wandb")
         if self.package.api.api_key is None:
             os.environ.setdefault("WANDB_MODE", "offline")
+        file = self.folder / ID
         run = self.package.init(
             project=os.environ.get("WANDB_PROJECT", "palm"),
             name=self.run_name,
             config=dict(event.training.config.to_dict()),
-            id=self.earlier_id(),  # wandb itself rejects steps that it has
+            # A resumed run goes on under its id; wandb itself rejects steps that it has.
+            id=file.read_text(encoding="utf-8") if self.step and file.is_file() else None,
             resume="allow",
         )
-        self.keep_id(run.id)
+        file.write_text(run.id, encoding="utf-8")
 
     def log(self, points: Mapping[str, float]) -> None:
         self.package.log(points, step=self.step)
 
-    def end(self, event: Ended) -> None:  # noqa: ARG002
-        for task, (step, scores) in self.best.items():
-            best = {f"best/{task}/{name}": value for name, value in scores.items()}
-            self.log({**best, f"best/{task}/step": step})
+    def end(self) -> None:
         self.package.finish()
 
 

@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from palm.config import yaml_text
@@ -18,7 +19,7 @@ from palm.reader import Reader, RelationReader
 from palm.reader.inspection import label_names as names_of_labels
 from palm.train.callbacks import ScoredRows
 from palm.train.templates import code_of, template, text_of
-from palm.train.verdict import Verdict, score_text
+from palm.train.verdict import Verdict
 
 CARD = "README.md"
 
@@ -77,7 +78,7 @@ def example_input(reader: Reader, head: str) -> str:
 
 def model_card(
     description: Mapping[str, Any],
-    labels: Sequence[str],
+    labels: Mapping[str, Sequence[str]] = MappingProxyType({}),
     example: str = Head.example,
     architecture: str | None = None,
     answer: Mapping[str, Any] | None = None,
@@ -86,15 +87,11 @@ def model_card(
 
     Args:
         description: the content of the model's `config.json`.
-        labels: labels of its outputs (see `label_names`).
-        example: example input for `predict` (see `example_input`).
+        labels: task -> labels of its outputs (see `label_names`).
+        example: example input for `predict` of the first task (see `example_input`).
         architecture: the class of `transformers` that loads the model; None if palm loads it.
-        answer: the model's record for the first example.
+        answer: that task's record for the first example.
     """
-    task, training = description["task"], description.get("training") or {}
-    evaluation = training.get("evaluation") or {}
-    rows = record_of(ScoredRows, evaluation)
-    pipeline, kind = kind_of(description["paradigm"]["name"])
     encoder = description["backbone"]
     sizes = encoder["settings"]
     units = {"num_hidden_layers": "layers", "hidden_size": "hidden units"}
@@ -102,47 +99,41 @@ def model_card(
     # A path says where somebody's machine has its files; its last part is the name of the model.
     is_public = isinstance(base, str) and HUB_NAME.fullmatch(base) is not None
     base = base if is_public or not isinstance(base, str) else base.rstrip("/").rpartition("/")[2]
+    tasks = [_facts_of(task, saved, labels.get(task, ())) for task, saved in description["tasks"].items()]
+    is_single = len(tasks) == 1
     return template("palm.train", "card.md").render(
-        front=_front(description, training, pipeline, architecture, base if is_public else None),
-        task=task,
-        kind=kind,
-        labels=labels,
+        front=_front(description, architecture, base if is_public else None),
+        tasks=tasks,
         encoder=encoder,
         sizes=[f"{sizes[name]} {unit}" for name, unit in units.items() if name in sizes],
         base=base,
-        others=_others(task, training),
         architecture=architecture,
-        pipeline=pipeline,
-        folder=json.dumps(task, ensure_ascii=False),
+        folder=json.dumps(tasks[0]["task"] if is_single else "model", ensure_ascii=False),
         example=example,
-        answer=_short(answer) if answer is not None else "",
-        training=training,
-        data=training.get("data"),
-        evaluation=evaluation,
-        rows=rows,
-        limits=list(_limits(description, labels, training, rows)),
-        settings=_settings(task, training) if training else "",
+        chosen="" if is_single else f", tasks=[{json.dumps(tasks[0]['task'], ensure_ascii=False)}]",
+        answer=_short(answer if is_single else {tasks[0]["task"]: answer}) if answer is not None else "",
     )
 
 
-def joint_card(description: Mapping[str, Any]) -> str:
-    """Return the text of the card of a model of several tasks; `description` is its `config.json`."""
-    from huggingface_hub import ModelCardData
-
-    encoder = description["backbone"]["name"]
-    front = ModelCardData(library_name="palm", tags=["palm", encoder, "multi-task"])
-    tasks = []
-    for task, saved in description["tasks"].items():
-        evaluation = saved["training"].get("evaluation") or {}
-        scores, rows = evaluation.get("scores", {}), evaluation.get("rows", 0)
-        shown = (f"{name} {score_text(x, rows, name)}" for name, x in scores.items() if x is not None)
-        kind = kind_of(saved["paradigm"]["name"])[1]
-        tasks.append(
-            {"task": task, "kind": kind, "step": saved["training"].get("step", 0), "score": next(shown, "")}
-        )
-    first = json.dumps(tasks[0]["task"], ensure_ascii=False)
-    values = {"front": front.to_yaml(line_break="\n"), "encoder": encoder, "tasks": tasks, "first": first}
-    return template("palm.train", "joint_card.md").render(**values)
+def _facts_of(task: str, saved: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
+    """Return what the card says about a task."""
+    training = saved.get("training") or {}
+    evaluation = training.get("evaluation") or {}
+    rows = record_of(ScoredRows, evaluation)
+    pipeline, kind = kind_of(saved["paradigm"]["name"])
+    return {
+        "task": task,
+        "kind": kind,
+        "pipeline": pipeline,
+        "labels": labels,
+        "others": _others(task, training),
+        "training": training,
+        "data": training.get("data"),
+        "evaluation": evaluation,
+        "rows": rows,
+        "limits": list(_limits(task, saved, labels, training, rows)),
+        "settings": _settings(task, training) if training else "",
+    }
 
 
 def kind_of(head: str) -> tuple[str | None, str]:
@@ -157,44 +148,51 @@ def _others(task: str, training: Mapping[str, Any]) -> list[str]:
     return [*others, *([f"{more} more"] if more > 0 else [])]
 
 
-def _front(
-    description: Mapping[str, Any],
-    training: Mapping[str, Any],
-    pipeline: str | None,
-    architecture: str | None,
-    base: str | None,
-) -> str:
+def _front(description: Mapping[str, Any], architecture: str | None, base: str | None) -> str:
     """Return the metadata as YAML."""
-    from huggingface_hub import EvalResult, ModelCardData
+    from huggingface_hub import ModelCardData
 
-    evaluation = training.get("evaluation") or {}
-    # Only scores of an evaluation at the step at which the weights were saved are scores of these weights.
-    found = evaluation.get("scores", {}) if evaluation.get("step") == training.get("step") else {}
-    scores = {name: value for name, value in found.items() if value is not None}
-    tags = ["palm", str(description["backbone"]["name"]), str(description["paradigm"]["name"])]
-    if len(training.get("tasks", ())) > 1:
+    tasks = description["tasks"]
+    trainings = [saved.get("training") or {} for saved in tasks.values()]
+    results = [each for task, saved in tasks.items() for each in _results(task, saved)]
+    tags = ["palm", str(description["backbone"]["name"])]
+    tags += dict.fromkeys(str(saved["paradigm"]["name"]) for saved in tasks.values())
+    if max(len(training.get("tasks", ())) for training in trainings) > 1 or len(tasks) > 1:
         tags.append("multi-task")
-    about = {
-        "task_type": pipeline or "other",
-        "task_name": description["task"],
-        "dataset_type": "local",
-        "dataset_name": training.get("data", {}).get("dev_file", {}).get("name", ""),
-    }
-    results = [
-        EvalResult(**about, metric_type=HUB_METRICS.get(name, name), metric_name=name, metric_value=value)
-        for name, value in scores.items()
-    ]
+    pipelines = [kind_of(saved["paradigm"]["name"])[0] for saved in tasks.values()]
+    readers = [saved["reader"]["settings"] for saved in tasks.values()]
     facts = ModelCardData(
         base_model=base,
         library_name="palm" if architecture is None else "transformers",
-        pipeline_tag=pipeline,
-        language="zh" if description["reader"]["settings"].get("for_cn") else None,
+        pipeline_tag=pipelines[0] if len(tasks) == 1 else None,
+        language="zh" if any(settings.get("for_cn") for settings in readers) else None,
         tags=tags,
         metrics=list(dict.fromkeys(each.metric_type for each in results)) or None,
-        model_name=description["task"] if results else None,
+        model_name=", ".join(tasks) if results else None,
         eval_results=results or None,
     )
     return facts.to_yaml(line_break="\n")
+
+
+def _results(task: str, saved: Mapping[str, Any]) -> list[Any]:
+    """Return the scores of a task in the form of the Hub."""
+    from huggingface_hub import EvalResult
+
+    training = saved.get("training") or {}
+    evaluation = training.get("evaluation") or {}
+    # Only scores of an evaluation at the step at which the weights were saved are scores of these weights.
+    found = evaluation.get("scores", {}) if evaluation.get("step") == training.get("step") else {}
+    about = {
+        "task_type": kind_of(saved["paradigm"]["name"])[0] or "other",
+        "task_name": task,
+        "dataset_type": "local",
+        "dataset_name": training.get("data", {}).get("dev_file", {}).get("name", ""),
+    }
+    return [
+        EvalResult(**about, metric_type=HUB_METRICS.get(name, name), metric_name=name, metric_value=value)
+        for name, value in found.items()
+        if value is not None
+    ]
 
 
 def _short(value: Any) -> str:
@@ -208,16 +206,16 @@ def _short(value: Any) -> str:
 
 
 def _limits(
-    description: Mapping[str, Any], labels: Sequence[str], training: Mapping[str, Any], rows: ScoredRows
+    task: str, saved: Mapping[str, Any], labels: Sequence[str], training: Mapping[str, Any], rows: ScoredRows
 ) -> Iterator[str]:
     """Say what the model cannot do, as far as settings and scores tell, and what training warned of."""
     evaluation = training.get("evaluation") or {}
-    if (most := description["reader"]["settings"].get("max_seq_len")) and training:
+    if (most := saved["reader"]["settings"].get("max_seq_len")) and training:
         yield f"It reads at most {most} tokens of a text at a time."
     if len(labels) > 1:
         yield f"It knows the {len(labels)} labels above, and no others."
     name, value = next(iter(evaluation.get("scores", {}).items()), ("", None))
-    found = Verdict(description["task"], name, math.nan if value is None else value, rows=rows)
+    found = Verdict(task, name, math.nan if value is None else value, rows=rows)
     if found.beside == "not better":
         yield f"It is no better than {found.baseline_name}."
     if found.never_right:

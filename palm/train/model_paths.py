@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypedDict
@@ -11,7 +11,14 @@ from typing import Any, TypedDict
 from palm.config.files import MODEL_NAME
 from palm.core.component import text_problem
 from palm.core.errors import StorageError
-from palm.core.io import is_sealed, numbered, read_object, stays_inside
+from palm.core.io import (
+    check_version,
+    is_sealed,
+    numbered,
+    read_object,
+    stays_inside,
+    wrap_read_errors,
+)
 from palm.train.callbacks import HISTORY_FILE
 
 FORMAT = "palm-model"
@@ -21,7 +28,7 @@ HEAD_WEIGHTS = "heads.safetensors"
 DESCRIPTION = "config.json"
 ADAPTERS = "lora"
 """For a saved model: its format; its files, with the encoder and the heads, which older ones have in one; and
-the folder that holds only its adapters and its head."""
+the folder with its adapters."""
 
 EXPORT = "palm_export.json"
 EXPORT_FORMAT = "palm-export"
@@ -83,10 +90,26 @@ class RunRecord(TypedDict):
     finished: str | None
 
 
-def tasks_in(description: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what the description of a saved model says about its task, or its tasks, by name."""
-    found: Mapping[str, Any] = description.get("tasks") or {str(description["task"]): description}
-    return found
+def description_of(folder: Path) -> dict[str, Any]:
+    """Return the description of a saved model.
+
+    Raises:
+        StorageError: it is damaged, or of another version of palm.
+    """
+    file = folder / DESCRIPTION
+    description = read_object(file)
+    check_version(description, (FORMAT, VERSION), file, "load it with the version of palm that wrote it")
+    with wrap_read_errors(file):
+        if "tasks" not in description:  # an older model, whose description is that of its one task
+            description["tasks"] = {str(description["task"]): {**description}}
+        if not description["tasks"]:
+            raise ValueError("it has no tasks")
+    return description
+
+
+def head_place(saved: Mapping[str, Any]) -> str:
+    """Return the beginning of the names of the weights of a task's head."""
+    return f"tasks.{int(saved['head'])}.paradigm" if "head" in saved else "paradigm"
 
 
 def name_problem(task: object) -> str | None:
@@ -115,16 +138,15 @@ def models_of(run: Path, task: str) -> Iterator[tuple[str, Path]]:
         **{f"after step {number}": path for number, path in on_the_way},
     }
     for kind, path in places.items():
-        if is_sealed(path) and stays_inside(run, path) and (kind != "joint" or task in joint_tasks(path)):
+        if is_sealed(path) and stays_inside(run, path) and (kind != "joint" or task in tasks_of(path)):
             yield kind, path
 
 
-def joint_tasks(model: Path) -> Collection[str]:
-    """Return the tasks in a saved model of several; none if it is of one task, or cannot be read."""
+def tasks_of(model: Path) -> list[str]:
+    """Return the tasks of a saved model; none if it cannot be read."""
     with suppress(StorageError):
-        tasks = read_object(model / DESCRIPTION).get("tasks")
-        return tasks if isinstance(tasks, dict) else ()
-    return ()
+        return list(description_of(model)["tasks"])
+    return []
 
 
 def chosen_model(path: Path) -> Path:

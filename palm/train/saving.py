@@ -15,9 +15,9 @@ from palm.train.callbacks import Completed, Evaluated, Event, Saved, Stopping
 from palm.train.checkpoint import evaluator_of, save_checkpoint, training_facts
 from palm.train.evaluation import model_of
 from palm.train.folder import run_of
-from palm.train.joint import save_joint
 from palm.train.loop import Step, Training
 from palm.train.model_paths import BEST, JOINT, LAST, ON_THE_WAY, WEIGHTS
+from palm.train.saved_model import save_models
 from palm.train.task import TaskState
 from palm.train.task_model import TaskModel
 from palm.train.train_step import check_finite
@@ -58,19 +58,19 @@ class ModelSaver:
         if isinstance(event, Completed):
             evaluator = evaluator_of(self.training)
             has_best = evaluator is not None and evaluator.overall.score > -math.inf
-            return [] if has_best or len(self.targets) == 1 else [self._joint("last_overall")]
+            is_joint = len(self.targets) > 1 and not has_best
+            return [self.save(self.targets, Path(JOINT), "last_overall")] if is_joint else []
         if not isinstance(event, Step):
             return []
         return [saved for task in self.targets for saved in self._of_step(task, event)]
 
     def _best(self, event: Evaluated) -> list[Saved]:
-        saved = [
-            self.save(task, Path(task.name, BEST), "best") for task in self.targets if task.name in event.best
-        ]
+        best = [task for task in self.targets if task.name in event.best]
+        saved = [self.save([task], Path(task.name, BEST), "best") for task in best]
         evaluator = evaluator_of(self.training)
         assert evaluator is not None
         if evaluator.overall.step == event.step and len(self.targets) > 1:
-            saved.append(self._joint("best_overall"))
+            saved.append(self.save(self.targets, Path(JOINT), "best_overall"))
         return saved
 
     def _of_step(self, task: TaskState, event: Step) -> Iterator[Saved]:
@@ -78,31 +78,26 @@ class ModelSaver:
         number = task.step
         is_due = self.every > 0 and number % self.every == 0 and number <= task.expected_steps
         if own is not None and is_due:
-            yield self._logged(self.save(task, Path(task.name, f"{ON_THE_WAY}{number}"), "on_the_way"))
+            yield self._logged(self.save([task], Path(task.name, f"{ON_THE_WAY}{number}"), "on_the_way"))
             keep_last(self.folder / task.name, ON_THE_WAY, number, self.keep)
         ends_early = self.training.reached_max_steps and not task.done
         if (own is not None and own.finished) or task.stopped_at == event.number or ends_early:
             logger.info("%s: train finished!", task.name)
-            yield self._logged(self.save(task, Path(task.name, LAST), "target"))
+            yield self._logged(self.save([task], Path(task.name, LAST), "target"))
 
     def _logged(self, saved: Saved) -> Saved:
         logger.info("%s: inference model saved at %s", saved.task, saved.path)
         return saved
 
-    def save(self, task: TaskState, path: Path, kind: str) -> Saved:
-        """Save a task's model in its current state at a path in the folder; see `Saved` for its kind."""
-        model = self.training.model
-        owner = "" if model.adapters(task.name) is None else task.name
+    def save(self, tasks: Sequence[TaskState], path: Path, kind: str) -> Saved:
+        """Save tasks as one model in their current state to a path in the folder, as a kind of `Saved`."""
+        owner = tasks[0].name
+        if len(tasks) > 1 or self.training.model.adapters(owner) is None:
+            owner = ""
         path = self.folder / path
-        saved = save_model(self.training, task, path, kind, self.run, self._encoder(owner))
+        saved = save_model(self.training, tasks, path, kind, self.run, self._encoder(owner))
         self._encoders.setdefault(owner, (self._state(owner), path / WEIGHTS))
         return saved
-
-    def _joint(self, kind: str) -> Saved:
-        path = self.folder / JOINT
-        save_targets(self.training, self.targets, path, kind, self.run, self._encoder(""))
-        self._encoders.setdefault("", (self._state(""), path / WEIGHTS))
-        return Saved(self.training.step, kind, path)
 
     def _encoder(self, owner: str) -> Path | None:
         """Return the file of an encoder in its current state, if it has been saved; "" owns the shared."""
@@ -198,53 +193,43 @@ def checkpoint_saver(training: Training, save_path: Path, run_id: str) -> Period
 
 def save_model(
     training: Training,
-    task: TaskState,
+    tasks: Sequence[TaskState],
     path: Path,
     kind: str = "target",
     run: Mapping[str, Any] | None = None,
     encoder: Path | None = None,
 ) -> Saved:
-    """Save a task's model in its current state, with averaged weights if the run keeps averages.
+    """Save tasks as one model in their current state, with averaged weights if the run keeps averages.
 
     Args:
         training: the run.
-        task: the task.
+        tasks: the tasks.
         path: the folder; a model of palm there is replaced.
         kind: the kind of model (see `Saved`); one of `BEST_KINDS` marks it as best.
-        run: the resolved configuration, stored with the model without its other tasks.
-        encoder: as for `TaskModel.save`.
+        run: the resolved configuration, stored with the model without other tasks.
+        encoder: as for `save_models`.
     """
-    run = _of_task(run, task.name) if run else run
-    with training.averaged():
-        model = _checked_model(training, task, run)
-        if is_main_process():
-            keep_foreign(path)
-        facts = training_facts(training, task, kind in BEST_KINDS)
-        model.save(path, run, facts, overwrite=True, encoder=encoder)
-    return Saved(training.step, kind, path, task.name)
-
-
-def _of_task(run: Mapping[str, Any], task: str) -> dict[str, Any]:
-    """Return a resolved configuration without other tasks."""
-    settings = {name: value for name, value in run["global"].items() if name != "task_instance"}
-    return {**run, "global": settings, "tasks": {task: run["tasks"].get(task, {})}}
-
-
-def save_targets(
-    training: Training,
-    tasks: Sequence[TaskState],
-    path: Path,
-    kind: str,
-    run: Mapping[str, Any],
-    encoder: Path | None,
-) -> None:
-    """Save the models of several tasks as one; arguments as for `save_model`."""
+    names = [task.name for task in tasks]
     with training.averaged():
         models = [_checked_model(training, task, run) for task in tasks]
         if is_main_process():
             keep_foreign(path)
-        facts = {task.name: training_facts(training, task, kind in BEST_KINDS) for task in tasks}
-        save_joint(models, training.model.backbone, path, run, facts, encoder)
+        save_models(
+            models,
+            models[0].backbone if len(models) == 1 else training.model.backbone,
+            path,
+            run and _of_tasks(run, names),
+            {task.name: training_facts(training, task, kind in BEST_KINDS) for task in tasks},
+            overwrite=True,
+            encoder=encoder,
+        )
+    return Saved(training.step, kind, path, names[0] if len(names) == 1 else None)
+
+
+def _of_tasks(run: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, Any]:
+    """Return a resolved configuration without other tasks."""
+    settings = {name: value for name, value in run["global"].items() if name != "task_instance"}
+    return {**run, "global": settings, "tasks": {task: run["tasks"].get(task, {}) for task in tasks}}
 
 
 def _checked_model(training: Training, task: TaskState, run: Mapping[str, Any] | None) -> TaskModel:

@@ -7,41 +7,36 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import repeat, tee
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from palm.backbone import BACKBONES, Backbone
+from palm.backbone import Backbone
 from palm.backbone.packing import LAYOUT
-from palm.core.component import path_problems, raise_any
 from palm.core.device import checked, resolved
 from palm.core.errors import PalmError
 from palm.core.group import (
     broadcast,
     exhaust,
     gather_objects,
-    is_main_process,
     report_missing_ranks,
     split_among_ranks,
     world_size,
 )
-from palm.core.io import linked, manifest_of, new_directory, write_json, write_text
 from palm.core.layers import WeightCache, generator
-from palm.core.saved import Tensors, describe, load_tensors, save_tensors
-from palm.core.version import __version__
+from palm.core.saved import Tensors
 from palm.metrics import metrics_of, scores_of
 from palm.metrics.resampling import Pair
-from palm.paradigm import HEADS, Head
-from palm.reader import READERS, Reader, Record, Rows
+from palm.paradigm import Head
+from palm.reader import Reader, Record, Rows
 from palm.reader.cache import chunks_of
 from palm.reader.rows import Ints
 from palm.train.loop import fetched, placed
 from palm.train.model import Adapted, joint_outputs, restored_modes
-from palm.train.model_card import CARD, example_input, label_names, model_card
-from palm.train.model_paths import ADAPTERS, DESCRIPTION, FORMAT, HEAD_WEIGHTS, VERSION, WEIGHTS
+from palm.train.saved_model import save_models
 from palm.train.task import PREDICTION_ROWS
 
 CHUNK_EXAMPLES = 1024
@@ -49,9 +44,6 @@ CHUNK_EXAMPLES = 1024
 
 Losses = dict[tuple[int, int], tuple[float, int]]
 """(first example of the chunk, first row of the batch) -> the batch's mean loss and its number of terms."""
-
-Write = Callable[[Iterator[Mapping[str, Any]], Iterator[Any]], object]
-"""Consumes the records of a scored file, and its examples, in order."""
 
 
 @dataclass(frozen=True)
@@ -283,7 +275,6 @@ class TaskModel:
         *,
         losses: Losses | None = None,
         tune: bool = False,
-        write: Write | None = None,
         pairs: list[Pair] | None = None,
     ) -> dict[str, float]:
         """Score the predictions of examples with labels; all ranks must call this, and divide the work.
@@ -293,7 +284,6 @@ class TaskModel:
             metrics: names of metrics.
             losses: as for `predictions`.
             tune: first fit the head to the examples (see `Head.tune`).
-            write: takes the scored records and their examples, on rank 0.
             pairs: filled with the scored records and their gold values, on rank 0.
         """
         with (
@@ -303,73 +293,28 @@ class TaskModel:
             predictions = self.predictions(chunks, with_gold=True, losses=losses, together=True)
 
             def scored() -> dict[str, float]:
-                seen, known = tee(predictions) if write is not None else (predictions, iter(()))
-                found = ((each.record, each.gold or {}) for each in seen)
+                found = ((each.record, each.gold or {}) for each in predictions)
                 fitted: Iterable[Pair] = self.head.tune(found) if tune else found
                 if pairs is not None:
                     pairs.extend(fitted)
                     fitted = iter(pairs)
-                if write is None:
-                    return scores_of(metrics_of(metrics), fitted)
-                examples = (each.example for each in known)
-                return scores_of(metrics_of(metrics), fitted, lambda records: write(records, examples))
+                return scores_of(metrics_of(metrics), fitted)
 
             scores = broadcast(scored, lambda: exhaust(predictions))
             for fitted in self.head.buffers() if tune else ():
                 fitted.copy_(broadcast(fitted.cpu))
             return scores
 
-    def save(
-        self,
-        folder: str | Path,
-        run: Mapping[str, Any] | None = None,
-        training: Mapping[str, Any] | None = None,
-        *,
-        overwrite: bool = False,
-        encoder: Path | None = None,
-    ) -> None:
-        """Write one self-contained directory: weights, components and settings, vocabulary, labels, a card.
+    def save(self, folder: str | Path, **options: Any) -> None:
+        """Save the model by itself; options and errors as for `palm.train.saved_model.save_models`."""
+        save_models([self], self.backbone, folder, **options)
+
+    def answer(self, example: str) -> Record | None:
+        """Predict example input; None if the reader cannot make it, or if several devices train.
 
         Args:
-            folder: a new folder, written atomically. All ranks must call this; rank 0 writes.
-            run: the configuration of the run that trained the model, stored for the record.
-            training: the training data and scores (see `palm.train.checkpoint`), also stored.
-            overwrite: replace an existing folder if palm wrote it and it contains nothing else.
-            encoder: a file of another saved model with the same encoder, to which a hard link is made, if
-                possible, instead of a copy.
-
-        Raises:
-            StorageError: the folder exists or cannot be written; nothing is left half-written.
+            example: a list of one value for `predict`, as Python code.
         """
-        raise_any(path_problems(folder=folder))
-        if not is_main_process():
-            return
-        with new_directory(Path(folder), overwrite) as part:
-            write_weights(part, self.weights(), encoder)
-            if self.adapted is not None:
-                self.adapted.write(part / ADAPTERS)
-            description = {
-                "format": FORMAT,
-                "version": VERSION,
-                "palm_version": __version__,
-                "task": self.task,
-                "batch_size": self.batch_size,
-                "reader": describe(READERS, self.reader, part),
-                "backbone": describe(BACKBONES, self.backbone, part),
-                "paradigm": describe(HEADS, self.head, part),
-                "run": run or {},
-                "training": training or {},
-            }
-            write_json(part / DESCRIPTION, description)
-            write_text(part / CARD, self._card(description))
-
-    def _card(self, description: Mapping[str, Any]) -> str:
-        example = example_input(self.reader, HEADS.name_of(type(self.head)))
-        labels = label_names(self.reader, self.head)
-        return model_card(description, labels, example, answer=self._answer(example))
-
-    def _answer(self, example: str) -> Record | None:
-        """Predict the example of the card; None if its reader cannot, or if several devices train."""
         given = {**self.backbone.outputs_attr, **self.reader.outputs_attr}
         if world_size() > 1 or not self.head.inputs_attr.keys() <= given.keys():
             return None
@@ -377,24 +322,6 @@ class TaskModel:
             examples = list(self.reader.parse(ast.literal_eval(example)))
             return next(self.predictions(encoded(self.reader, examples))).record
         return None
-
-
-def write_weights(folder: Path, weights: Tensors, encoder: Path | None) -> None:
-    """Write the encoder and the heads into two files; `encoder` is as for `TaskModel.save`."""
-    shared = {name: value for name, value in weights.items() if name.startswith("backbone.")}
-    if encoder is None or not linked(encoder, folder / WEIGHTS):
-        save_tensors(folder / WEIGHTS, shared)
-    save_tensors(folder / HEAD_WEIGHTS, {n: value for n, value in weights.items() if n not in shared})
-
-
-def read_weights(folder: Path) -> Tensors:
-    """Return the weights of a verified directory, of the encoder and of all heads.
-
-    Raises:
-        StorageError: they cannot be read.
-    """
-    files = [name for name in (WEIGHTS, HEAD_WEIGHTS) if name in manifest_of(folder)]
-    return {name: value for file in files for name, value in load_tensors(folder / file).items()}
 
 
 @torch.inference_mode()

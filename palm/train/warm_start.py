@@ -8,15 +8,15 @@ from typing import Any
 
 from palm.backbone import Backbone
 from palm.core.errors import StorageError
-from palm.core.io import read_object, verify
+from palm.core.io import verify
 from palm.core.logging import logger
 from palm.core.saved import load_into
 from palm.paradigm import Head
 from palm.pretrained import vocabulary_differences
 from palm.reader.labels import Labels, moved_labels
-from palm.train.checkpoint import NO_SHARED_ENCODER, TrainedWeights, trained_weights
-from palm.train.joint import model_weights
-from palm.train.model_paths import DESCRIPTION, STATE, WEIGHTS, chosen_model
+from palm.train.checkpoint import NO_SHARED_ENCODER, trained_weights
+from palm.train.model_paths import DESCRIPTION, STATE, WEIGHTS, chosen_model, description_of
+from palm.train.saved_model import TrainedWeights, model_weights
 from palm.train.task import Task
 
 ALL_HEADS = "heads"
@@ -36,7 +36,7 @@ def saved_weights(path: Path) -> TrainedWeights:
         return trained_weights(path)
     folder = chosen_model(path)
     verify(folder, (DESCRIPTION, WEIGHTS))
-    weights = model_weights(folder, read_object(folder / DESCRIPTION))
+    weights = model_weights(folder, description_of(folder)["tasks"])
     if weights.adapters:
         raise StorageError(f"{folder} {NO_SHARED_ENCODER}")
     return weights

@@ -14,7 +14,7 @@ from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import StorageError
 from palm.core.io import read_json
-from palm.train import task_model
+from palm.train import saved_model
 
 
 def with_dev(folder: Path, **settings: Any) -> dict[str, Any]:
@@ -44,11 +44,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 def test_a_best_model_knows_its_step_and_a_last_one_is_as_before(run: tuple[Path, list[str]]) -> None:
     out = run[0] / "out"
     trained = palm.load_model(out / "cls" / "best_model").trained
-    assert set(trained) == {"step", "scores", "dev_file"}
+    assert set(trained) == {"step", "scores"}
     assert list(trained["scores"]) == ["accuracy", "macro_f1"]
-    assert read_json(out / "cls" / "best_model" / "config.json")["training"]["best"] is True
-    assert read_json(out / "cls" / "infer_model" / "config.json")["training"]["best"] is False
-    assert set(palm.load_model(out / "cls" / "infer_model").trained) == {"dev_file"}
+    assert read_json(out / "cls" / "best_model" / "config.json")["tasks"]["cls"]["training"]["best"] is True
+    assert read_json(out / "cls" / "infer_model" / "config.json")["tasks"]["cls"]["training"]["best"] is False
+    assert set(palm.load_model(out / "cls" / "infer_model").trained) == set()
 
 
 def test_predictions_and_scores_are_of_the_best_model_which_is_named(
@@ -132,8 +132,8 @@ def test_an_evaluation_writes_an_encoder_once(tmp_path: Path, monkeypatch: pytes
     for task in config["tasks"].values():
         task["dev_file"] = task["train_file"]
     written = []
-    save = task_model.save_tensors
-    monkeypatch.setattr(task_model, "save_tensors", lambda *given: written.append(given[0]) or save(*given))
+    save = saved_model.save_tensors
+    monkeypatch.setattr(saved_model, "save_tensors", lambda *given: written.append(given[0]) or save(*given))
     palm.Controller(config, argv=[]).train()
     # The model of match is that of its last step, which is an earlier one.
     encoders = [path.parent.name for path in written if path.name == "model.safetensors"]

@@ -17,11 +17,11 @@ from palm.backbone import BERT
 from palm.cli import main
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, PalmError, StorageError
-from palm.core.io import read_json, verify
+from palm.core.io import read_json, verify, write_json
 from palm.core.saved import load_tensors, save_tensors
 from palm.export import to_hugging_face, to_onnx
 from palm.pretrained.peft import read_adapters
-from palm.train import joint
+from palm.train import saved_model
 from palm.train.warm_start import saved_weights
 
 PAIR = ("who owns the door", "anna has a new red door .")
@@ -130,15 +130,16 @@ def test_a_run_that_fails_while_it_saves_leaves_the_earlier_model(
     config = tiny.config(tmp_path, "cls", "match", num_epochs=6, learning_rate=5e-3)
     for task in config["tasks"].values():
         task["dev_file"] = task["train_file"]
-    compute, saved = joint.joint_card, []
+    compute, saved = saved_model.model_card, []
 
-    def full(description: Any) -> str:
-        saved.append(description["tasks"]["cls"]["training"]["step"])
+    def full(description: Any, *given: Any, **more: Any) -> str:
+        if len(description["tasks"]) > 1:
+            saved.append(description["tasks"]["cls"]["training"]["step"])
         if len(saved) == 2:
             raise OSError(28, "No space left on device")
-        return compute(description)
+        return compute(description, *given, **more)
 
-    monkeypatch.setattr(joint, "joint_card", full)
+    monkeypatch.setattr(saved_model, "model_card", full)
     with pytest.raises(StorageError, match="the disk is full"):
         Controller(config, argv=[]).train()
     assert not [place.name for place in (tmp_path / "out").iterdir() if place.name.startswith(".model")]
@@ -148,14 +149,20 @@ def test_a_run_that_fails_while_it_saves_leaves_the_earlier_model(
     verify(tmp_path / "out" / "model")
 
 
-def test_a_directory_with_all_weights_in_one_file_still_loads(run: Path, tmp_path: Path) -> None:
+def test_an_older_directory_of_one_task_still_loads(run: Path, tmp_path: Path) -> None:
+    """Its description is that of its task, and all weights are in one file."""
     new = run / "cls" / "infer_model"
     old = tmp_path / "old"
     shutil.copytree(new, old)
     weights = {**load_tensors(old / "model.safetensors"), **load_tensors(old / "heads.safetensors")}
     for name in ("model.safetensors", "heads.safetensors", "manifest.json"):
         (old / name).unlink()
-    save_tensors(old / "model.safetensors", weights)
+    names = {name: name.replace("tasks.0.paradigm.", "paradigm.") for name in weights}
+    save_tensors(old / "model.safetensors", {names[name]: value for name, value in weights.items()})
+    description = read_json(old / "config.json")
+    own = description.pop("tasks")["cls"]
+    del own["head"]
+    write_json(old / "config.json", {**description, "task": "cls", **own})
     palm.core.io.seal(old)
     assert palm.load_model(old).predict(["a red door"]) == palm.load_model(new).predict(["a red door"])
 

@@ -166,8 +166,7 @@ def test_the_weights_of_a_stage_are_inspected_and_checked(folder: Path) -> None:
     Controller(config(folder, stages=STAGES[:2]), argv=[]).train()
     place = folder / "out" / "stages" / "1-joint" / "weights"
     facts = palm.inspect_directory(place)
-    assert facts["format"].startswith("palm-checkpoint")
-    assert facts["resumable"] is False
+    assert facts["format"].startswith("palm-model")
     with pytest.raises(StorageError) as caught:
         load_checkpoint(Controller(config(folder), argv=[]).training(), place)
     assert str(place) in str(caught.value)

@@ -12,10 +12,10 @@ from helpers.library_encoders import write_config
 from palm.backbone.transformers import RUN, Transformers
 from palm.core.errors import PalmError
 from palm.export.hugging_face import library_model
-from palm.export.onnx_model import check_graph, graph_of
+from palm.export.onnx_model import graph_of
 from palm.paradigm import MRC, Classify, Head, MaskLM, SequenceLabel
 from palm.predict.inference import InferenceModel
-from palm.predict.onnx import write_graph
+from palm.predict.onnx import random_batch, write_graph
 from palm.pretrained.loading import layout_of_head
 from palm.reader import ClassifyReader, MaskLMReader
 from palm.train.model import outputs_of
@@ -110,6 +110,5 @@ def test_four_tasks_of_every_family_are_one_onnx_graph(family: str, tmp_path: Pa
     pytest.importorskip("onnxscript")
     models = models_of(family, tmp_path, *KINDS, layers=2)
     graph = graph_of(models)
-    session = write_graph(graph, tmp_path / "model.onnx", threads=1)
-    for model in models:
-        assert check_graph(session, graph, model, tolerance=1e-5) < 1e-5
+    batches = {model.task: random_batch(model.reader, 32) for model in models}
+    assert write_graph(graph, tmp_path / "model.onnx", batches, 1e-5).keys() == batches.keys()

@@ -53,6 +53,11 @@ def forge(folder: Path, file: str, change: Callable[[Any], Any]) -> Path:
     return folder
 
 
+def in_task(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What changes the part of a model's description that is about its task."""
+    return lambda saved: {**saved, "tasks": {task: change(own) for task, own in saved["tasks"].items()}}
+
+
 def run_card_example(model: Path) -> None:
     """Run what the card of a saved model shows, with the model's place in it."""
     code = (model / "README.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]

@@ -14,8 +14,7 @@ from helpers import tiny
 from palm.backbone import BERT
 from palm.core.errors import ConfigError, DataError
 from palm.paradigm import HEADS
-from palm.predict.inference import InferenceModel
-from palm.predict.joint import JointModel
+from palm.predict.inference import InferenceModel, JointModel
 from palm.reader import READERS
 
 WIDTH = 16

@@ -12,7 +12,7 @@ import pytest
 
 import palm
 from helpers import runs
-from helpers.saved import forge
+from helpers.saved import forge, in_task
 from palm.predict.loading import models_in
 from palm.reader.squad import Answer, SquadQuestion
 from palm.reader.words import TaggedExample
@@ -116,7 +116,7 @@ def test_a_model_that_cannot_be_loaded_leaves_the_rest_of_the_page(run: Path) ->
     forge(
         run / "cls" / "best_model",
         "config.json",
-        lambda config: {**config, "reader": {**config["reader"], "name": "elsewhere.Reader"}},
+        in_task(lambda own: {**own, "reader": {**own["reader"], "name": "elsewhere.Reader"}}),
     )
     found = analyses_of(read_run(run))
     assert str(found["cls"]).startswith("Nothing was predicted: ")
@@ -246,8 +246,6 @@ def test_answers_are_sorted_by_what_is_right_about_them() -> None:
         "wrong answer": "1 (16.7 %)",
         "no answer to an answerable question": "1 (16.7 %)",
         "answer to an unanswerable question": "1 (16.7 %)",
-        "mean words of a true answer": "1.17",
-        "mean words of a predicted answer": "0.83",
     }
 
 

@@ -50,7 +50,6 @@ def test_tensorboard_has_the_curves_of_the_history(tmp_path: Path) -> None:
         tag: found.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in found.Tags()["tensors"]
     }
     assert "learning_rate: 0.001" in texts["configuration/text_summary"]
-    assert "| cls | accuracy | " in texts["results/text_summary"]
 
 
 @needs("tensorboard")
@@ -71,7 +70,7 @@ class FullDisk(Logger):
     def log(self, points: Mapping[str, float]) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    def end(self, event: Ended) -> None:
+    def end(self) -> None:
         pass
 
 

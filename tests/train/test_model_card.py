@@ -13,7 +13,7 @@ from huggingface_hub import EvalResult, ModelCard
 
 import palm
 from helpers import article, runs, tiny
-from helpers.saved import forge
+from helpers.saved import forge, in_task
 from palm.core.io import manifest_of, verify
 from palm.export import to_hugging_face
 from palm.report.history import read_history
@@ -108,14 +108,14 @@ def test_an_export_has_the_card_for_transformers(run: Path, tmp_path: Path) -> N
     assert card.text.partition("## Data")[2] == ours.text.partition("## Data")[2] != ""
 
 
-def description(**more: Any) -> dict[str, Any]:
-    return {
-        "task": "t",
+def description(task: str = "t", training: Any = None, **more: Any) -> dict[str, Any]:
+    own = {
         "reader": {"name": "cls", "settings": {"for_cn": True}},
-        "backbone": {"name": "ernie", "settings": {"num_hidden_layers": 3, "hidden_size": 8}},
         "paradigm": {"name": "cls", "settings": {}},
-        **more,
+        "training": training,
     }
+    encoder = {"name": "ernie", "settings": {"num_hidden_layers": 3, "hidden_size": 8}}
+    return {"backbone": encoder, "tasks": {task: own}, **more}
 
 
 def training(**more: Any) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def training(**more: Any) -> dict[str, Any]:
 
 
 def test_a_model_of_which_nothing_is_known_has_a_card() -> None:
-    text = model_card(description(), [])
+    text = model_card(description())
     assert text == (
         "---\nlanguage: zh\nlibrary_name: palm\npipeline_tag: text-classification\n"
         "tags:\n- palm\n- ernie\n- cls\n---\n\n"
@@ -145,7 +145,7 @@ def test_a_model_of_which_nothing_is_known_has_a_card() -> None:
 
 
 def test_a_score_that_is_not_a_number_is_not_a_result() -> None:
-    text = model_card(description(training=training()), [])
+    text = model_card(description(training=training()))
     assert "| pearson | NaN |  |  |\n| mse (lower is better) | 0.5000 |  |  |" in text
     results = ModelCard(text).data.eval_results
     assert [(each.metric_type, each.metric_name, each.metric_value) for each in results] == [
@@ -156,13 +156,13 @@ def test_a_score_that_is_not_a_number_is_not_a_result() -> None:
 
 
 def test_scores_of_an_earlier_step_are_none_of_the_model() -> None:
-    text = model_card(description(training=training(step=8)), [])
+    text = model_card(description(training=training(step=8)))
     assert "model-index" not in text
     assert {"7", "8"} <= set(re.findall(r"step (\d+)", text))
 
 
 def test_labels_are_shown_as_text_and_not_without_end() -> None:
-    text = model_card(description(), ["a`b\nc", *map(str, range(60))])
+    text = model_card(description(), {"t": ["a`b\nc", *map(str, range(60))]})
     assert "`a'b c`, `0`, " in text
     assert "`48` … and 11 more" in text
 
@@ -178,7 +178,7 @@ def test_labels_are_shown_as_text_and_not_without_end() -> None:
 def test_the_base_model_is_named_if_it_is_one_of_the_hub(
     path: str | None, base: str | None, shown: str | None
 ) -> None:
-    card = ModelCard(model_card(description(run={"global": {"pretrain_path": path}}), []))
+    card = ModelCard(model_card(description(run={"global": {"pretrain_path": path}})))
     assert card.data.base_model == base
     named = shown or base
     assert (f", from `{named}`." in card.text) == (named is not None)
@@ -188,8 +188,8 @@ def test_the_base_model_is_named_if_it_is_one_of_the_hub(
 def test_damage_of_what_the_card_is_made_of_is_damage(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     model = palm.load_model(run / "cls" / "infer_model")
-    model.save(folder, training={**training(), "tasks": {"cls": 7}, "settings": {"tasks": {"cls": {}}}})
-    forge(folder, "config.json", lambda config: {**config, "training": {"step": 1}})
+    model.save(folder, training={"cls": {**training(), "settings": {"tasks": {"cls": {}}}}})
+    forge(folder, "config.json", in_task(lambda own: {**own, "training": {"step": 1}}))
     with pytest.raises(palm.StorageError, match=r"config\.json"):
         to_hugging_face(folder, tmp_path / "hf")
 
@@ -234,7 +234,7 @@ def test_nothing_of_others_is_more_than_text_in_a_card() -> None:
         warnings=[evil],
     )
     made = {"task": evil, "backbone": {"name": evil, "settings": {}}, "training": facts}
-    text = model_card(description(**made), [evil, "b"]).partition("\n---\n")[2]
+    text = model_card(description(**made), {evil: [evil, "b"]}).partition("\n---\n")[2]
     assert "\x1b" not in text
     outside = re.sub(r"`[^`\n]+`", "", re.sub(r"```\w+\n.*?```", "", text, flags=re.DOTALL))
     assert not re.search(r"<|`|(?<!\\)\[|^# b", outside, re.MULTILINE)

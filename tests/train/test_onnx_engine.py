@@ -34,8 +34,7 @@ from palm.paradigm import (
     SequenceLabel,
     Span,
 )
-from palm.predict.inference import InferenceModel
-from palm.predict.joint import JointModel
+from palm.predict.inference import InferenceModel, JointModel
 from palm.predict.loading import load_model, use_onnx
 from palm.reader import (
     ClassifyReader,

@@ -15,7 +15,7 @@ import palm
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import StorageError
-from palm.predict.joint import JointModel
+from palm.predict.inference import JointModel
 from palm.predict.log import PREDICTION_LOG, PredictionLog
 from palm.reader.tables.files import data_checksum
 from palm.train import task_model

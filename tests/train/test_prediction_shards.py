@@ -11,8 +11,7 @@ import palm
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import StorageError
-from palm.predict.inference import InferenceModel
-from palm.predict.joint import JointModel
+from palm.predict.inference import InferenceModel, JointModel
 from palm.train import task_model
 
 DATA = {"cls": "cls.tsv", "mrc": "mrc.json", "mlm": "mlm.tsv"}

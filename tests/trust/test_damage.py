@@ -146,10 +146,12 @@ def test_a_whole_state_that_says_nothing_is_passed_over(
     "change",
     [
         lambda _: [],
-        lambda d: {**d, "reader": None},
-        lambda d: {**d, "batch_size": None},
-        lambda d: {key: value for key, value in d.items() if key != "task"},
-        lambda d: {**d, "paradigm": {"name": "cls", "settings": []}},
+        saved.in_task(lambda d: {**d, "reader": None}),
+        saved.in_task(lambda d: {**d, "batch_size": None}),
+        lambda d: {key: value for key, value in d.items() if key != "tasks"},
+        lambda d: {**d, "tasks": {}},
+        saved.in_task(lambda d: {**d, "paradigm": {"name": "cls", "settings": []}}),
+        saved.in_task(lambda d: {**d, "head": "x"}),
         lambda d: {**d, "backbone": {"name": "bert", "settings": {"hidden_size": "4"}}},
     ],
 )

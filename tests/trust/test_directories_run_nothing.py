@@ -54,12 +54,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def named(part: str, name: str, **settings: Any) -> Callable[[Any], Any]:
     """What makes a description name another class."""
 
-    def change(description: dict[str, Any]) -> dict[str, Any]:
-        old = description[part]["settings"]
-        description[part] = {"name": name, "settings": settings or old}
-        return description
+    def change(described: dict[str, Any]) -> dict[str, Any]:
+        return {**described, part: {"name": name, "settings": settings or described[part]["settings"]}}
 
-    return change
+    return change if part == "backbone" else saved.in_task(change)
 
 
 FOREIGN = [
@@ -277,11 +275,12 @@ def test_a_checkpoint_runs_nothing_either(folder: Path) -> None:
     ],
 )
 def test_a_wrong_size_costs_nothing(folder: Path, part: str, sizes: dict[str, int]) -> None:
-    def change(description: Any) -> Any:
-        description[part]["settings"] |= sizes
-        return description
+    def change(described: Any) -> Any:
+        described[part]["settings"] |= sizes
+        return described
 
-    model = saved.forge(saved.model(folder), "config.json", change)
+    made = change if part == "backbone" else saved.in_task(change)
+    model = saved.forge(saved.model(folder), "config.json", made)
     message = r"more parameters than the \d+ saved tensors|whole number, . or more, at most 2147483647"
     with pytest.raises(PalmError, match=rf"the (backbone|head) that .*model describes: .*({message})"):
         palm.load_model(model)

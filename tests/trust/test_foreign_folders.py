@@ -109,7 +109,7 @@ def test_a_report_tells_nothing_about_whether_a_file_outside_exists(foreign: Pat
         dev.write_text(selection.text, encoding="utf-8")
         for model in (foreign / "cls").glob("*_model"):  # says that it was evaluated on this selection
             described = json.loads((model / "config.json").read_text(encoding="utf-8"))
-            described["training"]["data"]["dev_file"] = {"sha256": selection.key}
+            described["tasks"]["cls"]["training"]["data"]["dev_file"] = {"sha256": selection.key}
             (model / "config.json").write_text(json.dumps(described), encoding="utf-8")
             (model / "manifest.json").unlink()
             seal(model)
