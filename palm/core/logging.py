@@ -56,14 +56,27 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def html_table(rows: Sequence[Sequence[str]]) -> str:
-    """Format a table with a header as HTML, for notebooks."""
-    cells = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
-    return (
-        "<table>"
-        + "".join(f"<tr>{each}</tr>" for each in [cells[0].replace("td>", "th>"), *cells[1:]])
-        + "</table>"
-    )
+class Printed:
+    """Base of results: `print` shows their parts, and a notebook too, the last one first."""
+
+    def parts(self) -> Sequence[str | Sequence[Sequence[str]]]:
+        """Return texts, and tables with a header; the last part is what a reader wants first."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        lines = ([part] if isinstance(part, str) else aligned(part) for part in self.parts())
+        return "\n".join(line for each in lines for line in each)
+
+    def _repr_html_(self) -> str:
+        return "".join(map(_html, filter(None, reversed(self.parts()))))
+
+
+def _html(part: str | Sequence[Sequence[str]]) -> str:
+    if isinstance(part, str):
+        return f'<p style="white-space: pre-line">{escape(part)}</p>'
+    head, *rows = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in part]
+    body = "".join(f"<tr>{row}</tr>" for row in [head.replace("td>", "th>"), *rows])
+    return f"<table>{body}</table>"
 
 
 def shown_score(value: float | None) -> str:

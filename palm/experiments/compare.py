@@ -43,7 +43,7 @@ from palm.experiments.outcome import (
     read_rows,
 )
 from palm.mixing import MixRatio
-from palm.reader.tables.files import is_data
+from palm.reader.tables.files import is_data, shown_path
 from palm.train.build import build, open_data
 from palm.train.folder import only_run_in
 from palm.train.model_paths import BEST
@@ -394,7 +394,7 @@ class _Comparison:
             kind = "best" if scored["model"] == BEST else "last"
             is_dev = path == _dev_file_of(run, target)
             tests[target] = Scoring(
-                str(path), scored["metric"], len(rows[target][REFERENCE][0]), kind, is_dev
+                shown_path(path), scored["metric"], len(rows[target][REFERENCE][0]), kind, is_dev
             )
         ways = [replace(way, seconds=mean(result["seconds"] for _, result in own[way.name])) for way in ways]
         return outcome_of(ways, rows, tests, list(seeds), equal)

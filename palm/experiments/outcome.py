@@ -14,7 +14,7 @@ import numpy as np
 
 from palm.core.errors import PalmError
 from palm.core.io import parse_json, wrap_read_errors
-from palm.core.logging import aligned, html_table
+from palm.core.logging import Printed
 from palm.experiments.statistics import LEVEL, Difference, holm, more_seeds, paired_difference, t_quantile
 from palm.metrics import METRICS, Metric
 from palm.metrics.resampling import Floats, Pair, resampled_scores
@@ -144,7 +144,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Printed):
     """A comparison; `print` shows it as tables with its verdicts.
 
     Args:
@@ -218,12 +218,8 @@ class Outcome:
             )
         return found
 
-    def _repr_html_(self) -> str:
-        return html_table([["verdict"], *([text] for text in self.verdicts.values())]) + html_table(
-            self.rows()
-        )
-
-    def __str__(self) -> str:
+    def parts(self) -> list[str | list[list[str]]]:
+        """Return what was compared, the scores, the comparisons and the verdicts."""
         head = ["way", "tasks", "updates", "s/run", *(f"{t}: {on.metric}" for t, on in self.tests.items())]
         trained = [
             [
@@ -236,9 +232,9 @@ class Outcome:
             f"{task}: {on.rows} rows of {on.file}{' (dev_file)' if on.is_dev else ''}, {on.model} model"
             for task, on in self.tests.items()
         )
+        compared = "\n".join([self.equal, *tested])
         mean = f"Mean ± standard deviation over {len(self.seeds)} seeds."
-        tables = [*aligned([head, *trained]), mean, "", *aligned(self.rows())]
-        return "\n".join([self.equal, *tested, "", *tables, "", *self.verdicts.values()])
+        return [compared, "", [head, *trained], mean, "", self.rows(), "", "\n".join(self.verdicts.values())]
 
 
 def _p(value: float) -> str:

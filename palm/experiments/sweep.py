@@ -20,7 +20,7 @@ from palm.core.component import count_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
 from palm.core.io import check_not_read, write_json, write_text
 from palm.core.layers import generator
-from palm.core.logging import aligned, set_verbosity, show_on_console
+from palm.core.logging import Printed, set_verbosity, show_on_console
 from palm.experiments.grid import (
     Grid,
     GridRun,
@@ -199,7 +199,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Printed):
     """The result of a sweep; `print` shows it as a table, the best first.
 
     Args:
@@ -219,7 +219,8 @@ class Sweep:
             trial.run for trial in self.trials if trial.score == self.best.score and trial is not self.best
         ]
 
-    def __str__(self) -> str:
+    def parts(self) -> list[str | list[list[str]]]:
+        """Return the table of the trials, and the best one."""
         names = list(self.best.values)
         rows = [["run", *names, "dev score", "at step", "state"]]
         for trial in sorted(self.trials, key=lambda each: math.inf if each.score is None else -each.score):
@@ -228,7 +229,7 @@ class Sweep:
             values = [str(trial.values[name]) for name in names]
             rows.append([trial.run, *values, score, str(trial.step), state])
         best = f"{self.best.run} (equal: {', '.join(self.ties)})" if self.ties else self.best.run
-        return "\n".join([*aligned(rows), f"best: {best}; train it: palm train {self.best_config}"])
+        return [rows, f"best: {best}; train it: palm train {self.best_config}"]
 
 
 def sweep(

@@ -119,17 +119,20 @@ class LabelTally:
         """Return precision, recall and F1 of all labels together (micro), and the means over the labels that
         are predicted or true at least once, equally (macro) and by how often they are true (weighted).
 
-        Empty if there are fewer than two labels, or none is true.
+        After them come the true and the predicted occurrences of all labels. Empty if there are fewer than
+        two labels, or none is true.
         """
         if len(self.labels) < 2 or not self.true.total():
             return {}
         scores = np.array([self.scores(label) for label in self.labels])
         weights = [self.true[label] for label in self.labels]
         means = {
-            "macro average": scores.mean(0),
-            "weighted average": np.average(scores, axis=0, weights=weights),
+            "micro average": self.scores(),
+            "macro average": scores.mean(0).tolist(),
+            "weighted average": np.average(scores, axis=0, weights=weights).tolist(),
         }
-        return {"micro average": [*self.scores()]} | {name: mean.tolist() for name, mean in means.items()}
+        totals = self.true.total(), self.predicted.total()
+        return {name: [*mean, *totals] for name, mean in means.items()}
 
     def mean_f1(self) -> float:
         """The mean F1 of the labels that are predicted or true at least once; 0 if there are none."""

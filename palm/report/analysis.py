@@ -76,9 +76,7 @@ class Analysis:
     """The errors of one task's model.
 
     Args:
-        task: its name.
-        kind: the kind of the model (see `palm.report.run.Model`).
-        model: its folder.
+        model: the model.
         data: statistics of the dev data, see `FileStatistics.summary`.
         scores: values by name of the metrics that the run was configured with, or else the head's.
         rows: the dev rows, and what the scores stand beside.
@@ -87,9 +85,7 @@ class Analysis:
         other_data: a warning if the data is not what the run was scored on, else empty.
     """
 
-    task: str
-    kind: str
-    model: str
+    model: Model
     data: Mapping[str, Any]
     scores: Mapping[str, float]
     rows: ScoredRows
@@ -132,23 +128,19 @@ def _analysis(run: Run, task: str, trust: str | Sequence[str], given: str | Path
     model = run.source(task)
     if model is None:
         return "No model or checkpoint of this task was saved, so nothing was predicted."
-    metrics = run.setting(task, "metrics")
-    metrics = metrics.split(",") if isinstance(metrics, str) else metrics
-    other_data = ""
     try:
         recorded = _recorded(model)
         path = _dev_data(run, task, recorded, given)
         if isinstance(path, str):
             return path
-        if recorded is not None and recorded != data_checksum(path):
+        other_data = ""
+        if recorded not in (None, data_checksum(path)):
             other_data = (
-                f"{path} is not the data that the run was scored on, whose SHA-256 is {recorded[:12]}…"
+                f"{path} is not the data that the run was scored on, whose SHA-256 is {recorded:.12}…"
             )
             logger.warning("%s: %s", task, other_data)
         logger.info("%s: predicting %s with %s", task, path, model.folder)
-        # In the precision of the run, whose scores are shown beside these.
-        precision = run.history.start.precision or "auto"
-        return analyse(model, path, trust, metrics, other_data, precision)
+        return _predicted(run, model, path, trust, other_data)
     except PalmError as error:  # the rest of the page is still useful; a run that goes on replaces its models
         logger.warning("%s: nothing was predicted: %s", task, error)
         return f"Nothing was predicted: {error}"
@@ -200,30 +192,20 @@ def _recorded(model: Model) -> str | None:
     return None if sha256 is None else str(sha256)
 
 
-def analyse(
-    model: Model,
-    dev_file: Path,
-    trust: str | Sequence[str] = (),
-    metric_names: Sequence[str] | None = None,
-    other_data: str = "",
-    precision: str = "auto",
+def _predicted(
+    run: Run, model: Model, dev_file: Path, trust: str | Sequence[str], other_data: str
 ) -> Analysis:
-    """Predict a file with labels, and find where the predictions are wrong.
-
-    Raises:
-        StorageError: the model is damaged, or names code that is not trusted.
-        DataError: a row cannot be used; with its file and line.
-    """
-    loaded = _loaded(model, trust, precision)
+    """Predict a file with labels, and find where the predictions are wrong."""
+    # In the precision of the run, whose scores are shown beside these.
+    loaded = _loaded(model, trust, run.history.start.precision or "auto")
+    names = run.setting(model.task, "metrics") or loaded.head.metrics
+    metrics = metrics_of(names.split(",") if isinstance(names, str) else names)
     counts = counts_of(loaded.reader)
     statistics = FileStatistics(loaded.reader)
     pairs: list[Pair] = []
     hardest = _hardest(_judged_rows(loaded, dev_file, counts, statistics, pairs))
-    metrics = metrics_of(metric_names or loaded.head.metrics)
     return Analysis(
-        model.task,
-        model.kind,
-        str(model.folder),
+        model,
         statistics.summary(),
         scores_of(metrics, pairs) if pairs else {},
         scored_rows(metrics, counts, pairs, is_quick=False),

@@ -187,14 +187,22 @@ def next_step(run: Run, verdict: Verdict) -> tuple[str, str]:
 
 def _task(run: Run, verdict: Verdict, analysis: Analysis | str) -> dict[str, Any]:
     """Return the values of a task for the template."""
+    best = run.history.best(verdict.task)
     found = analysis if isinstance(analysis, Analysis) else None
-    is_same = found is not None and found.kind == "best" and not found.other_data
-    own = found.rows.intervals if found is not None and is_same else {}
+    own: Mapping[str, Sequence[float]] = {}
+    if found is not None and found.model.kind == "best" and not found.other_data:
+        # An interval belongs to its score. In training, thresholds of labels are fitted to other rows.
+        recorded = best.scores[verdict.task] if best is not None else {}
+        own = {
+            name: ends
+            for name, ends in found.rows.intervals.items()
+            if math.isclose(found.scores[name], recorded.get(name, math.nan), rel_tol=0.01)
+        }
     evaluated = [each for each in run.history.evaluations if each.scores.get(verdict.task)]
     return {
         "name": verdict.task,
         "verdict": verdict,
-        "best": run.history.best(verdict.task),
+        "best": best,
         "last": evaluated[-1] if evaluated else None,
         "intervals": {**own, **verdict.rows.intervals},
         "analysis": found,

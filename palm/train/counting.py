@@ -48,24 +48,6 @@ LEAST_PROBABILITY = 1e-12
 """The error of a label is finite."""
 
 
-class LabelScore(NamedTuple):
-    """Precision and recall of one label.
-
-    Args:
-        precision: the share of its predictions that are right.
-        recall: the share of its true occurrences that were predicted.
-        f1: the harmonic mean of both.
-        support: how often it is true.
-        predicted: how often it was predicted.
-    """
-
-    precision: float
-    recall: float
-    f1: float
-    support: int
-    predicted: int
-
-
 class Mark(NamedTuple):
     """A part of a text that is labelled, by the gold values or by the model.
 
@@ -140,10 +122,10 @@ class Counts(LabelTally, ABC):
         found = heapq.nlargest(MOST_PROBABLE, enumerate(probs), key=itemgetter(1))
         return [(self.names.get(label, str(label)), prob) for label, prob in found]
 
-    def label_scores(self) -> dict[str, LabelScore]:
-        """Return the scores of every label, the most frequent first; none if there are no labels."""
+    def label_scores(self) -> dict[str, list[float]]:
+        """Return precision, recall, F1, true and predicted occurrences of labels, the most frequent first."""
         return {
-            label: LabelScore(*self.scores(label), self.true[label], self.predicted[label])
+            label: [*self.scores(label), self.true[label], self.predicted[label]]
             for label in sorted(self.labels, key=lambda label: -self.true[label])
         }
 
@@ -206,6 +188,9 @@ class SetCounts(Counts):
             labels=sorted(true | predicted),
             probable=self.most_probable(record["probs"]),
         )
+
+    def facts(self) -> list[tuple[str, str]]:
+        return [("thresholds", "fitted to the run's dev rows, else 0.5")]
 
 
 Item = tuple[Hashable, str]
@@ -455,14 +440,9 @@ def scored_rows(
         rows=len(pairs),
         baseline=baseline_scores(metrics, [gold for _, gold in pairs]),
         intervals=intervals,
-        labels={label: [*each] for label, each in islice(labels.items(), MOST_LISTED)},
-        averages=_averages(counts) if counts is not None else {},
+        labels=dict(islice(labels.items(), MOST_LISTED)),
+        averages=counts.averages() if counts is not None else {},
     )
-
-
-def _averages(counts: Counts) -> dict[str, list[float]]:
-    totals = counts.true.total(), counts.predicted.total()
-    return {name: [*each, *totals] for name, each in counts.averages().items()}
 
 
 def counted_rows(

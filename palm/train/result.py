@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import TypeVar
 
-from palm.core.logging import aligned, html_table, shown_score
+from palm.core.logging import Printed, shown_score
 from palm.core.process import duration
 from palm.train.callbacks import Ended, Evaluated, Logged, Recorded, Saved
 
@@ -23,7 +22,7 @@ class BestScores:
 
 
 @dataclass(frozen=True)
-class TrainingResult:
+class TrainingResult(Printed):
     """The result of a training.
 
     Args:
@@ -78,11 +77,9 @@ class TrainingResult:
         end += "; interrupted, continue with resume: auto" if self.is_interrupted else ""
         return f"{sum(self.steps.values())} steps in {duration(self.seconds)}{end}"
 
-    def __str__(self) -> str:
-        return "\n".join([*aligned(self.rows()), self.summary])
-
-    def _repr_html_(self) -> str:
-        return f"{html_table(self.rows())}<p>{escape(self.summary)}</p>"
+    def parts(self) -> list[str | list[list[str]]]:
+        """Return the table and the summary."""
+        return [self.rows(), self.summary]
 
 
 ALL = "all targets"

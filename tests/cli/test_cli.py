@@ -21,7 +21,7 @@ from palm.cli import COMMANDS, main
 from palm.cli.command import path
 from palm.cli.runs import GROUPS
 from palm.core.errors import EXIT_CODES
-from palm.core.logging import aligned, html_table
+from palm.core.logging import aligned
 from palm.core.process import START
 
 
@@ -103,7 +103,6 @@ def test_tables_fit_a_terminal_and_are_as_wide_as_they_need_elsewhere(
     folded = aligned(rows)
     assert max(map(len, folded)) <= 80
     assert "".join(line[6:].strip() for line in folded[1:-1]).endswith("/a/very/long/path")
-    assert "<th>task</th>" in html_table(rows) and "<td>b</td>" in html_table(rows)  # noqa: PT018
 
 
 def test_the_documented_exit_codes_are_those_of_the_code() -> None:

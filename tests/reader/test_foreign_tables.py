@@ -33,6 +33,7 @@ from palm.reader.tables.files import (
     keep_selection,
     max_cell,
     parts_of,
+    shown_path,
     table_of,
 )
 from palm.reader.tables.reading import raw_rows, read_table, usable
@@ -369,6 +370,10 @@ def test_chosen_rows_of_others_open_only_what_lies_beside_them(
         assert "secret" not in told
     text = Selection(mine, digest, [1], {}).text
     assert table_of(keep_selection("a.rows.json", text)) == mine
+    chosen = Selection(mine, digest, [1], {"where": {"label": "1"}, "split": {"test": 0.5}}).text
+    assert shown_path(keep_selection("a.test.rows.json", chosen)) == (
+        f"{mine} (test rows, chosen by where, split)"
+    )
     # The same choice of this user is known again wherever its file lies.
     assert rows(written(folder / "a.rows.json", text)) == [{"label": "1", "text_a": "a boat"}]
     beside = written(folder / "own.tsv", mine.read_text())

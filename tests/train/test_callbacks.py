@@ -137,7 +137,7 @@ def test_a_result_is_a_table_for_terminals_and_notebooks(tmp_path: Path) -> None
     shown = result._repr_html_()
     assert f"<td>{result.best['cls'].step}</td><td>cls/best_model</td></tr>" in shown
     assert shown.count("<tr>") == 3
-    assert shown.endswith(f"<p>{last}</p>")
+    assert shown.startswith(f'<p style="white-space: pre-line">{last}</p><table><tr><th>task</th>')
     assert result.paths["checkpoint"] == f"step_{sum(result.steps.values()) // 10 * 10}"
 
 

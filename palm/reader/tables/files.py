@@ -463,8 +463,12 @@ def table_of(path: Path) -> Path:
 
 
 def shown_path(path: Path) -> str:
-    """Return a table's path for messages; that of a selection is the user's table, with the selection."""
-    return f"{table_of(path)} ({path.name})" if is_selection(path) else str(path)
+    """Return a table's path for people; that of a selection is the user's table, with the rows' choice."""
+    if not is_selection(path):
+        return str(path)
+    selection = read_selection(path)
+    part = path.name.removesuffix(SUFFIX).rpartition(".")[2]
+    return f"{selection.table} ({part} rows, chosen by {', '.join(selection.settings)})"
 
 
 def is_remote(path: Path) -> bool:
