@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import reduce
 from typing import Any, ClassVar, TypeVar
 
@@ -200,8 +200,9 @@ def _relation_problems(settings: Mapping[str, Any]) -> list[str]:
 E = TypeVar("E", bound="Encoder")
 
 
+@dataclass(eq=False, repr=False)
 class Encoder(TokenEncoder):
-    """A Transformer encoder (Vaswani et al., 2017); subclasses have constructors with these settings.
+    """A Transformer encoder (Vaswani et al., 2017); subclasses add settings and tables.
 
     An encoder computes only the real tokens of a batch. If only sentence embeddings are wanted, the last
     layer computes only the first token. Within `torch.autocast`, everything between the embeddings' norm and
@@ -232,49 +233,54 @@ class Encoder(TokenEncoder):
         ConfigError: if settings are invalid; lists all of them.
     """
 
-    max_tokens: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    vocab_size: int
+    max_position_embeddings: int
+    _: KW_ONLY
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    initializer_range: float = 0.02
+    intermediate_size: int | None = None
+    layer_norm_eps: float = 1e-12
+    pooling: Pooling = "cls"
+
     is_packed = True
     pooler_act: ClassVar[str] = "tanh"
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_hidden_layers: int,
-        num_attention_heads: int,
-        vocab_size: int,
-        max_position_embeddings: int,
-        hidden_act: str,
-        hidden_dropout_prob: float,
-        attention_probs_dropout_prob: float,
-        initializer_range: float,
-        intermediate_size: int | None,
-        layer_norm_eps: float,
-        pooling: Pooling,
-        *,
-        other_tables: Sequence[Table] = (),
-        embedding_size: int | None = None,
-        pad_token_id: int | None = None,
-    ) -> None:
-        super().__init__(pooling)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        super().__init__(self.pooling)
         raise_any(encoder_problems(self.settings))
-        unused = 0 if pad_token_id is None else pad_token_id + 1
-        places = Table("position", "position_ids", "max_position_embeddings", max_position_embeddings, unused)
-        tables = (Table("word", "token_ids", "vocab_size", vocab_size), places, *other_tables)
-        self.inner_width = 4 * hidden_size if intermediate_size is None else intermediate_size
-        width = hidden_size if embedding_size is None else embedding_size
-        self.max_tokens = max_position_embeddings - unused
+        size = self.hidden_size
+        tables = self.tables()
+        self.inner_width = 4 * size if self.intermediate_size is None else self.intermediate_size
+        self.max_tokens = tables[1].rows - tables[1].unused
+        dropout = self.hidden_dropout_prob
         # The order of the modules determines the weights of a seed.
-        self.embeddings = Embeddings(tables, width, hidden_size, hidden_dropout_prob, layer_norm_eps)
-        self.declare([table.ids for table in tables if table.ids is not None], hidden_size)
+        self.embeddings = Embeddings(tables, self.table_width, size, dropout, self.layer_norm_eps)
+        self.declare([table.ids for table in tables if table.ids is not None], size)
         self.layers = nn.ModuleList()
-        for _ in range(num_hidden_layers):
-            attention = SelfAttention(hidden_size, num_attention_heads, attention_probs_dropout_prob)
-            ffn = FeedForward(hidden_size, self.inner_width, hidden_act)
-            self.layers.append(Layer(attention, ffn, hidden_size, hidden_dropout_prob, layer_norm_eps))
-        self.pooler = nn.Linear(hidden_size, hidden_size) if self.pooling == "cls" else None
+        for _ in range(self.num_hidden_layers):
+            attention = SelfAttention(size, self.num_attention_heads, self.attention_probs_dropout_prob)
+            ffn = FeedForward(size, self.inner_width, self.hidden_act)
+            self.layers.append(Layer(attention, ffn, size, dropout, self.layer_norm_eps))
+        self.pooler = nn.Linear(size, size) if self.pooling == "cls" else None
         self.pooler_activation = ACTIVATIONS[self.pooler_act]
         self._checkpoints_activations = False
-        init_weights(self, initializer_range)
+        init_weights(self, self.initializer_range)
+
+    def tables(self) -> Sequence[Table]:
+        """Return the embedding tables: that of words, that of positions, and the encoder's others."""
+        positions = Table("position", "position_ids", "max_position_embeddings", self.max_position_embeddings)
+        return [Table("word", "token_ids", "vocab_size", self.vocab_size), positions]
+
+    @property
+    def table_width(self) -> int:
+        """The width of the embedding tables."""
+        return self.hidden_size
 
     def set_pooling(self, pooling: str) -> None:
         super().set_pooling(pooling)
@@ -375,6 +381,7 @@ class Encoder(TokenEncoder):
 
 
 @BACKBONES.register("bert")
+@dataclass(eq=False, repr=False, kw_only=True)
 class BERT(Encoder):
     """The encoder of Devlin et al., 2018 (arXiv:1810.04805).
 
@@ -384,41 +391,15 @@ class BERT(Encoder):
             different, as in small ELECTRAs; None for `hidden_size`.
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_hidden_layers: int,
-        num_attention_heads: int,
-        vocab_size: int,
-        max_position_embeddings: int,
-        type_vocab_size: int = 2,
-        hidden_act: str = "gelu",
-        hidden_dropout_prob: float = 0.1,
-        attention_probs_dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        intermediate_size: int | None = None,
-        layer_norm_eps: float = 1e-12,
-        pooling: Pooling = "cls",
-        embedding_size: int | None = None,
-    ) -> None:
-        segments = Table("segment", "segment_ids", "type_vocab_size", type_vocab_size)
-        super().__init__(
-            hidden_size,
-            num_hidden_layers,
-            num_attention_heads,
-            vocab_size,
-            max_position_embeddings,
-            hidden_act,
-            hidden_dropout_prob,
-            attention_probs_dropout_prob,
-            initializer_range,
-            intermediate_size,
-            layer_norm_eps,
-            pooling,
-            other_tables=(segments,),
-            embedding_size=embedding_size,
-        )
+    type_vocab_size: int = 2
+    embedding_size: int | None = None
+
+    def tables(self) -> Sequence[Table]:
+        return [*super().tables(), Table("segment", "segment_ids", "type_vocab_size", self.type_vocab_size)]
+
+    @property
+    def table_width(self) -> int:
+        return self.hidden_size if self.embedding_size is None else self.embedding_size
 
 
 @BACKBONES.register("distilbert")
@@ -440,37 +421,6 @@ class DistilBERT(Encoder):
         "attention_dropout": "attention_probs_dropout_prob",
     }
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_hidden_layers: int,
-        num_attention_heads: int,
-        vocab_size: int,
-        max_position_embeddings: int,
-        hidden_act: str = "gelu",
-        hidden_dropout_prob: float = 0.1,
-        attention_probs_dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        intermediate_size: int | None = None,
-        layer_norm_eps: float = 1e-12,
-        pooling: Pooling = "cls",
-    ) -> None:
-        super().__init__(
-            hidden_size,
-            num_hidden_layers,
-            num_attention_heads,
-            vocab_size,
-            max_position_embeddings,
-            hidden_act,
-            hidden_dropout_prob,
-            attention_probs_dropout_prob,
-            initializer_range,
-            intermediate_size,
-            layer_norm_eps,
-            pooling,
-        )
-
 
 @BACKBONES.register("electra")
 class ELECTRA(BERT):
@@ -484,6 +434,7 @@ class ELECTRA(BERT):
 
 
 @BACKBONES.register("ernie")
+@dataclass(eq=False, repr=False, kw_only=True)
 class ERNIE(Encoder):
     """The encoder of ERNIE 1.0 and 2.0 (Sun et al., 2019, arXiv:1904.09223 and arXiv:1907.12412).
 
@@ -499,45 +450,18 @@ class ERNIE(Encoder):
         "use_task_emb": "use_task_id",
     }
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_hidden_layers: int,
-        num_attention_heads: int,
-        vocab_size: int,
-        max_position_embeddings: int,
-        sent_type_vocab_size: int = 2,
-        task_type_vocab_size: int = 3,
-        hidden_act: str = "gelu",
-        hidden_dropout_prob: float = 0.1,
-        attention_probs_dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        intermediate_size: int | None = None,
-        layer_norm_eps: float = 1e-12,
-        pooling: Pooling = "cls",
-        use_task_id: bool = True,
-    ) -> None:
-        segments = Table("segment", "segment_ids", "sent_type_vocab_size", sent_type_vocab_size)
-        tasks = Table("task", "task_ids", "task_type_vocab_size", task_type_vocab_size)
-        super().__init__(
-            hidden_size,
-            num_hidden_layers,
-            num_attention_heads,
-            vocab_size,
-            max_position_embeddings,
-            hidden_act,
-            hidden_dropout_prob,
-            attention_probs_dropout_prob,
-            initializer_range,
-            intermediate_size,
-            layer_norm_eps,
-            pooling,
-            other_tables=(segments, tasks) if use_task_id else (segments,),
-        )
+    sent_type_vocab_size: int = 2
+    task_type_vocab_size: int = 3
+    use_task_id: bool = True
+
+    def tables(self) -> Sequence[Table]:
+        segments = Table("segment", "segment_ids", "sent_type_vocab_size", self.sent_type_vocab_size)
+        tasks = Table("task", "task_ids", "task_type_vocab_size", self.task_type_vocab_size)
+        return [*super().tables(), segments, *([tasks] if self.use_task_id else [])]
 
 
 @BACKBONES.register("roberta")
+@dataclass(eq=False, repr=False, kw_only=True)
 class RoBERTa(Encoder):
     """The encoder of Liu et al., 2019 (arXiv:1907.11692), and of XLM-R.
 
@@ -551,38 +475,11 @@ class RoBERTa(Encoder):
         pad_token_id: id of the padding token in the vocabulary, and its row in the position table.
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_hidden_layers: int,
-        num_attention_heads: int,
-        vocab_size: int,
-        max_position_embeddings: int,
-        type_vocab_size: int = 1,
-        hidden_act: str = "gelu",
-        hidden_dropout_prob: float = 0.1,
-        attention_probs_dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        intermediate_size: int | None = None,
-        layer_norm_eps: float = 1e-5,
-        pooling: Pooling = "cls",
-        pad_token_id: int = 1,
-    ) -> None:
-        segment = Table("segment", None, "type_vocab_size", type_vocab_size)
-        super().__init__(
-            hidden_size,
-            num_hidden_layers,
-            num_attention_heads,
-            vocab_size,
-            max_position_embeddings,
-            hidden_act,
-            hidden_dropout_prob,
-            attention_probs_dropout_prob,
-            initializer_range,
-            intermediate_size,
-            layer_norm_eps,
-            pooling,
-            other_tables=(segment,),
-            pad_token_id=pad_token_id,
-        )
+    type_vocab_size: int = 1
+    layer_norm_eps: float = 1e-5
+    pad_token_id: int = 1
+
+    def tables(self) -> Sequence[Table]:
+        words, positions = super().tables()
+        segment = Table("segment", None, "type_vocab_size", self.type_vocab_size)
+        return [words, replace(positions, unused=self.pad_token_id + 1), segment]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from palm.config.files import (
     FALSE_WORDS,
@@ -33,7 +33,7 @@ from palm.config.files import (
     parse_yaml,
     shown,
 )
-from palm.core.component import FILE_NAMES
+from palm.core.component import FILE_NAMES, annotations_of
 from palm.core.errors import PalmError
 
 MUST_BE_FILE = "must be a file"
@@ -327,10 +327,8 @@ def settings_of(consumer: Consumer) -> dict[str, Parameter]:
         PalmError: an annotation names something that is not defined at run time.
     """
     function: Callable[..., Any] = consumer.__init__ if isinstance(consumer, type) else consumer  # type: ignore[misc]
-    # A component's constructor is wrapped; the original has the annotations.
-    annotated = consumer if dataclasses.is_dataclass(consumer) else inspect.unwrap(function)
     try:
-        hints = get_type_hints(annotated, include_extras=True)
+        hints = annotations_of(consumer)
     except NameError as error:
         raise PalmError(
             f"{consumer.__module__}.{consumer.__qualname__}: an annotation cannot be read: {error}; "

@@ -11,6 +11,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
@@ -244,7 +245,8 @@ def raise_any(problems: Iterable[str]) -> None:
 class Component:
     """Base of readers, backbones, heads, optimizers, schedules and strategies.
 
-    The constructor's signature is the list of settings, in Python as in configurations.
+    The constructor's signature is the list of settings, in Python as in configurations. It is explicit, or
+    that of a dataclass, whose `__post_init__` calls this one first.
 
     Attributes:
         settings: every argument of the constructor by name, defaults included; files as `Path`.
@@ -264,6 +266,12 @@ class Component:
         if "__init__" in vars(cls):
             cls.__init__ = _recording(cls, vars(cls)["__init__"])  # type: ignore[method-assign]
 
+    def __post_init__(self) -> None:
+        """Record the fields of a dataclass."""
+        if "settings" not in vars(self):  # otherwise, the constructor of a subclass has recorded its own
+            given = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+            vars(self)["settings"] = _as_recorded(_hints(type(self)), given)
+
 
 def described_class(component: type[Component]) -> type[Component]:
     """Return the class whose name and settings describe the instances of `component`."""
@@ -273,7 +281,7 @@ def described_class(component: type[Component]) -> type[Component]:
 
 def path_settings(component: type[Component]) -> set[str]:
     """Return the names of the settings that are file paths by their annotation."""
-    return {name for name, hint in _hints(component.__init__).items() if Path in (hint, *get_args(hint))}
+    return {name for name, hint in _hints(component).items() if _is_path(hint)}
 
 
 def _recording(owner: type[Component], init: Callable[..., None]) -> Callable[..., None]:
@@ -293,7 +301,7 @@ def _recording(owner: type[Component], init: Callable[..., None]) -> Callable[..
             given = dict(list(bound.arguments.items())[1:])
             if others is not None:
                 given |= given.pop(others)
-            vars(self)["settings"] = _as_recorded(_hints(init), given)
+            vars(self)["settings"] = _as_recorded(_hints(owner), given)
         init(self, *args, **kwargs)
 
     return record_and_init
@@ -318,12 +326,31 @@ def _as_recorded(hints: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str
 
 def _is_file(name: str, value: str, hint: Any) -> bool:
     """Check whether a string is a path: by its annotation, or by its name if that file exists."""
-    return Path in (hint, *get_args(hint)) or (name.endswith(FILE_NAMES) and Path(value).is_file())
+    return _is_path(hint) or (name.endswith(FILE_NAMES) and Path(value).is_file())
+
+
+def _is_path(hint: Any) -> bool:
+    return hint is Path or any(map(_is_path, get_args(hint)))
+
+
+def _hints(component: type[Component]) -> dict[str, Any]:
+    try:
+        return annotations_of(component)  # type: ignore[arg-type]
+    except NameError:  # an annotation that only type checkers can resolve
+        return {}
 
 
 @functools.cache
-def _hints(function: Callable[..., None]) -> dict[str, Any]:
-    try:
-        return get_type_hints(function)
-    except NameError:  # an annotation that only type checkers can resolve
-        return {}
+def annotations_of(consumer: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of the parameters of a class or function, with their marks.
+
+    Raises:
+        NameError: an annotation names something that is not defined at run time.
+    """
+    if not isinstance(consumer, type):
+        return get_type_hints(consumer, include_extras=True)
+    owner = next(each for each in consumer.__mro__ if "__init__" in vars(each))
+    if "__dataclass_fields__" not in vars(owner):
+        return get_type_hints(inspect.unwrap(vars(owner)["__init__"]), include_extras=True)
+    bases = [each for each in reversed(owner.__mro__) if "__dataclass_fields__" in vars(each)]
+    return {n: hint for each in bases for n, hint in inspect.get_annotations(each, eval_str=True).items()}

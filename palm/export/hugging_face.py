@@ -31,8 +31,14 @@ from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_models
 from palm.pretrained import from_ours
 from palm.pretrained.directory import ACTIVATION_CLASSES, POOLING_FILE, POOLING_MODES
-from palm.pretrained.families import Family, config_of, family_of, write_hugging_face
-from palm.pretrained.library import ABOVE, save_library_model
+from palm.pretrained.families import (
+    ABOVE,
+    Family,
+    config_of,
+    family_of,
+    save_library_model,
+    write_hugging_face,
+)
 from palm.pretrained.loading import PROBLEM_TYPES, HeadLayout, layout_of_head, renamed
 from palm.train.model_card import CARD, label_names, model_card
 from palm.train.model_paths import DESCRIPTION, EXPORT, EXPORT_FORMAT, chosen_model, description_of

@@ -6,6 +6,7 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from palm.core.component import Component, Registry, number_problems, positive_problems, raise_any
@@ -83,6 +84,7 @@ def schedule_of_run(
 
 
 @LR_SCHEDULES.register("linear_warmup_decay")
+@dataclass(eq=False, repr=False)
 class TriangularScheduler(Schedule):
     """Linear warm-up from 0, then linear decay to 0 over the whole run, as in BERT.
 
@@ -98,10 +100,12 @@ class TriangularScheduler(Schedule):
         ConfigError: unless 0 ≤ `warmup_steps` < `num_train_steps`.
     """
 
-    def __init__(self, warmup_steps: float, num_train_steps: float) -> None:
-        raise_any(warmup_problems(warmup_steps, num_train_steps))
-        self.warmup_steps = warmup_steps
-        self.num_train_steps = num_train_steps
+    warmup_steps: float
+    num_train_steps: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        raise_any(warmup_problems(self.warmup_steps, self.num_train_steps))
 
     def __call__(self, step: int) -> float:
         if self.warmup_steps == 0:
@@ -164,6 +168,7 @@ class WarmupScheduler(Schedule):
         return step / self.warmup_steps if step < self.warmup_steps else 1.0
 
 
+@dataclass(eq=False, repr=False)
 class Decay(Schedule):
     """Linear warm-up from 0 to 1, then decay to `lr_end_factor` at the end of the run, constant beyond it.
 
@@ -176,22 +181,22 @@ class Decay(Schedule):
         ConfigError: if values are out of range.
     """
 
-    def __init__(self, warmup_steps: float, num_train_steps: float, lr_end_factor: float = 0.0) -> None:
-        problems = warmup_problems(warmup_steps, num_train_steps)
-        raise_any(
-            problems
-            + number_problems("0 or more, below 1", lambda value: 0 <= value < 1, lr_end_factor=lr_end_factor)
-        )
-        self.warmup_steps = warmup_steps
-        self.num_train_steps = num_train_steps
-        self.end_factor = lr_end_factor
+    warmup_steps: float
+    num_train_steps: float
+    lr_end_factor: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        problems = warmup_problems(self.warmup_steps, self.num_train_steps)
+        end = {"lr_end_factor": self.lr_end_factor}
+        raise_any(problems + number_problems("0 or more, below 1", lambda value: 0 <= value < 1, **end))
 
     def __call__(self, step: int) -> float:
         if step < self.warmup_steps:
             return step / self.warmup_steps
         # Beyond the planned end, where a run may continue for a target, the rate keeps its last value.
         progress = (step - self.warmup_steps) / (self.num_train_steps - self.warmup_steps)
-        return self.end_factor + (1 - self.end_factor) * self.curve(min(progress, 1.0))
+        return self.lr_end_factor + (1 - self.lr_end_factor) * self.curve(min(progress, 1.0))
 
     @abstractmethod
     def curve(self, progress: float) -> float:
@@ -218,6 +223,7 @@ class CosineScheduler(Decay):
 
 
 @LR_SCHEDULES.register("polynomial")
+@dataclass(eq=False, repr=False)
 class PolynomialScheduler(Decay):
     """Linear warm-up from 0, then `(1 − progress) ** lr_power`.
 
@@ -228,16 +234,11 @@ class PolynomialScheduler(Decay):
         ConfigError: if values are out of range.
     """
 
-    def __init__(
-        self,
-        warmup_steps: float,
-        num_train_steps: float,
-        lr_end_factor: float = 0.0,
-        lr_power: float = 2.0,
-    ) -> None:
-        super().__init__(warmup_steps, num_train_steps, lr_end_factor)
-        raise_any(positive_problems(lr_power=lr_power))
-        self.power = lr_power
+    lr_power: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        raise_any(positive_problems(lr_power=self.lr_power))
 
     def curve(self, progress: float) -> float:
-        return float((1.0 - progress) ** self.power)
+        return float((1.0 - progress) ** self.lr_power)

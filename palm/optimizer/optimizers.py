@@ -7,6 +7,7 @@ import math
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, get_args
 
 import torch
@@ -31,6 +32,7 @@ Group = dict[str, Any]
 """A parameter group of a torch optimizer."""
 
 
+@dataclass(eq=False, repr=False)
 class MomentOptimizer(Optimizer):
     """Settings common to Adam and its variants.
 
@@ -50,37 +52,31 @@ class MomentOptimizer(Optimizer):
         ConfigError: if values are out of range.
     """
 
-    def __init__(
-        self,
-        learning_rate: float,
-        weight_decay: float,
-        grad_clip: float | None,
-        beta1: float,
-        beta2: float,
-        epsilon: float,
-        grad_clip_type: GradClipType,
-        apply_decay_param_fun: DecayRule | str | None,
-    ) -> None:
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.grad_clip = grad_clip
-        self.grad_clip_type = grad_clip_type
-        self.betas = (beta1, beta2)
-        self.epsilon = epsilon
-        raise_any(
-            [
-                *positive_problems(learning_rate=learning_rate, epsilon=epsilon),
-                *number_problems("0 or more", lambda value: 0 <= value < math.inf, weight_decay=weight_decay),
-                *positive_problems(
-                    "above 0, or null for no clipping", grad_clip=1.0 if grad_clip is None else grad_clip
-                ),
-                *choice_problems(get_args(GradClipType), grad_clip_type=grad_clip_type),
-                *number_problems(
-                    "0 or more, below 1", lambda value: 0 <= value < 1, beta1=beta1, beta2=beta2
-                ),
-            ]
+    learning_rate: float
+    weight_decay: float = 0.0
+    grad_clip: float | None = 1.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    grad_clip_type: GradClipType = "global_norm"
+    apply_decay_param_fun: DecayRule | str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        problems = positive_problems(learning_rate=self.learning_rate, epsilon=self.epsilon)
+        problems += number_problems(
+            "0 or more", lambda value: 0 <= value < math.inf, weight_decay=self.weight_decay
         )
-        rule = apply_decay_param_fun
+        if self.grad_clip is not None:
+            problems += positive_problems("above 0, or null for no clipping", grad_clip=self.grad_clip)
+        problems += choice_problems(get_args(GradClipType), grad_clip_type=self.grad_clip_type)
+        raise_any(
+            problems
+            + number_problems(
+                "0 or more, below 1", lambda value: 0 <= value < 1, beta1=self.beta1, beta2=self.beta2
+            )
+        )
+        rule = self.apply_decay_param_fun
         try:
             self._rule: DecayRule | None = imported("decay rule", rule) if isinstance(rule, str) else rule
         except PalmError as error:
@@ -93,7 +89,7 @@ class MomentOptimizer(Optimizer):
     @property
     def torch_settings(self) -> dict[str, Any]:
         """Settings of all groups, by their names in torch."""
-        return {"lr": self.learning_rate, "betas": self.betas, "eps": self.epsilon}
+        return {"lr": self.learning_rate, "betas": (self.beta1, self.beta2), "eps": self.epsilon}
 
     def groups(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> list[Group]:
         """Split the parameters into those that decay and the others; empty groups are omitted."""
@@ -227,6 +223,7 @@ class AdamRule(MomentRule):
 
 
 @OPTIMIZERS.register("adam", "adamw")
+@dataclass(eq=False, repr=False)
 class AdamW(MomentOptimizer):
     """Adam with decoupled weight decay.
 
@@ -245,30 +242,8 @@ class AdamW(MomentOptimizer):
     Hutter, 2017, arXiv:1711.05101.
     """
 
-    def __init__(
-        self,
-        learning_rate: float,
-        weight_decay: float = 0.0,
-        grad_clip: float | None = 1.0,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        grad_clip_type: GradClipType = "global_norm",
-        apply_decay_param_fun: DecayRule | str | None = None,
-        *,
-        epsilon_hat: bool = False,
-    ) -> None:
-        super().__init__(
-            learning_rate,
-            weight_decay,
-            grad_clip,
-            beta1,
-            beta2,
-            epsilon,
-            grad_clip_type,
-            apply_decay_param_fun,
-        )
-        self.epsilon_hat = epsilon_hat
+    _: KW_ONLY
+    epsilon_hat: bool = False
 
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
         """Create an optimizer with two groups: parameters that decay, and the others."""
@@ -297,6 +272,7 @@ def layerwise_lr_decay(decay_rate: float, layer: int, n_layers: int) -> float:
 
 
 @OPTIMIZERS.register("adamwdl")
+@dataclass(eq=False, repr=False)
 class AdamWDL(MomentOptimizer):
     """AdamW with dynamic learning rates: layer m of n has `learning_rate · layerwise_decay^(n − m)`.
 
@@ -317,35 +293,19 @@ class AdamWDL(MomentOptimizer):
     Source: PaddleNLP's documentation of AdamWDL, with its defaults.
     """
 
-    def __init__(
-        self,
-        learning_rate: float = 1e-3,
-        weight_decay: float = 0.01,
-        grad_clip: float | None = None,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        grad_clip_type: GradClipType = "global_norm",
-        apply_decay_param_fun: DecayRule | str | None = None,
-        *,
-        layerwise_decay: float = 1.0,
-        set_param_lr_fun: RateRule | str | None = None,
-    ) -> None:
-        super().__init__(
-            learning_rate,
-            weight_decay,
-            grad_clip,
-            beta1,
-            beta2,
-            epsilon,
-            grad_clip_type,
-            apply_decay_param_fun,
-        )
-        raise_any(share_problems(layerwise_decay=layerwise_decay))
-        self.layerwise_decay = layerwise_decay
-        rule = layerwise_lr_decay if set_param_lr_fun is None else set_param_lr_fun
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    grad_clip: float | None = None
+    _: KW_ONLY
+    layerwise_decay: float = 1.0
+    set_param_lr_fun: RateRule | str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        raise_any(share_problems(layerwise_decay=self.layerwise_decay))
+        rule = layerwise_lr_decay if self.set_param_lr_fun is None else self.set_param_lr_fun
         self._rate_rule: RateRule = imported("rate rule", rule) if isinstance(rule, str) else rule
-        self.needs_layers = layerwise_decay < 1 or set_param_lr_fun is not None
+        self.needs_layers = self.layerwise_decay < 1 or self.set_param_lr_fun is not None
 
     def build(
         self, named_parameters: Iterable[tuple[str, nn.Parameter]], layers: LayerNames | None = None
@@ -382,6 +342,7 @@ class AdamWDL(MomentOptimizer):
 
 
 @OPTIMIZERS.register("lamb")
+@dataclass(eq=False, repr=False)
 class Lamb(MomentOptimizer):
     """Layer-wise adaptive moments: `p ← p − lr · ‖p‖/‖u‖ · u` with `u = m̂/(√v̂ + epsilon) + weight_decay·p`.
 
@@ -400,31 +361,15 @@ class Lamb(MomentOptimizer):
     those of the authors' implementation.
     """
 
-    def __init__(
-        self,
-        learning_rate: float,
-        weight_decay: float = 0.01,
-        grad_clip: float | None = 1.0,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-6,
-        grad_clip_type: GradClipType = "global_norm",
-        apply_decay_param_fun: DecayRule | str | None = None,
-        *,
-        exclude_from_weight_decay: list[str] | None = None,
-    ) -> None:
-        super().__init__(
-            learning_rate,
-            weight_decay,
-            grad_clip,
-            beta1,
-            beta2,
-            epsilon,
-            grad_clip_type,
-            apply_decay_param_fun,
-        )
-        if exclude_from_weight_decay is not None:
-            self._exclude(exclude_from_weight_decay)
+    weight_decay: float = 0.01
+    epsilon: float = 1e-6
+    _: KW_ONLY
+    exclude_from_weight_decay: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.exclude_from_weight_decay is not None:
+            self._exclude(self.exclude_from_weight_decay)
 
     def _exclude(self, patterns: list[str]) -> None:
         raise_any(type_problems(list, "a list of regular expressions", exclude_from_weight_decay=patterns))

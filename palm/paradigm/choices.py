@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -65,16 +66,14 @@ class MultipleChoice(ClassHead):
         initializer_range: float = 0.02,
     ) -> None:
         # The number of choices varies by row; 2 is the minimum.
-        super().__init__(
-            2,
-            hidden_size,
-            dropout_prob,
-            initializer_range,
-            num_scores=1,
-        )
+        super().__init__(2, hidden_size, dropout_prob, initializer_range)
         self.inputs_attr = {**self.inputs_attr, **GROUPS}
         self.targets_attr = {"label_ids": TensorSpec(("examples",), torch.long)}
         self.outputs_attr = {"logits": PER_TEXT, "probs": PER_TEXT}
+
+    @property
+    def num_scores(self) -> int:
+        return 1
 
     def forward(self, features: Tensors) -> Tensors:
         """`logits` and `probs`, both [examples, choices]; padding has `PADDING_LOGIT` and 0."""
@@ -91,6 +90,7 @@ class MultipleChoice(ClassHead):
 
 
 @HEADS.register("ranking")
+@dataclass(eq=False, repr=False, kw_only=True)
 class Ranking(ScoreHead):
     """Dropout and one linear layer that scores each candidate.
 
@@ -112,17 +112,12 @@ class Ranking(ScoreHead):
     example = '[("a query", ["a candidate", "another one"])]'
     metrics = ("ranking",)
 
-    def __init__(
-        self,
-        hidden_size: int,
-        dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        learning_strategy: str = "listwise",
-    ) -> None:
-        super().__init__(hidden_size, dropout_prob, initializer_range)
-        raise_any(choice_problems(("listwise", "pairwise"), learning_strategy=learning_strategy))
-        self.is_pairwise = learning_strategy == "pairwise"
+    learning_strategy: str = "listwise"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        raise_any(choice_problems(("listwise", "pairwise"), learning_strategy=self.learning_strategy))
+        self.is_pairwise = self.learning_strategy == "pairwise"
         self.inputs_attr = {**self.inputs_attr, **GROUPS}
         self.targets_attr = {"relevance": PER_TEXT}
         self.outputs_attr = {"scores": PER_TEXT}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from palm.paradigm.base import Head, head_problems
 from palm.paradigm.class_loss import SMALLEST, ClassLoss, label_error
 
 
+@dataclass(eq=False, repr=False)
 class ClassHead(Head):
     """Dropout and one linear layer that classifies texts or parts of them.
 
@@ -26,7 +28,6 @@ class ClassHead(Head):
             weights.
         class_weights: weight of each label in the loss; or balanced: rows / (labels * rows of the label).
         label_smoothing: fraction of the true label's probability that is distributed over all labels.
-        num_scores: width of the linear layer's output, if not `n_classes`; not a setting.
 
     Attributes:
         feature: the backbone's output that the head reads.
@@ -36,33 +37,35 @@ class ClassHead(Head):
         ConfigError: if settings are invalid; lists all of them.
     """
 
+    n_classes: int
+    hidden_size: int
+    dropout_prob: float = 0.1
+    initializer_range: float = 0.02
+    _: KW_ONLY
+    class_weights: str | list[float] | None = None
+    label_smoothing: float = 0.0
+
     feature: ClassVar[str] = "sentence_embedding"
     has_bias: ClassVar[bool] = True
-    target: str = "label_ids"
 
-    def __init__(
-        self,
-        n_classes: int,
-        hidden_size: int,
-        dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        class_weights: str | list[float] | None = None,
-        label_smoothing: float = 0.0,
-        num_scores: int | None = None,
-    ) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         super().__init__()
-        problems = count_problems(least=2, n_classes=n_classes)
-        raise_any(problems + head_problems(hidden_size, initializer_range, dropout_prob))
-        self.n_classes = n_classes
-        self.inputs_attr = {self.feature: TensorSpec(("batch", hidden_size), torch.float)}
+        problems = count_problems(least=2, n_classes=self.n_classes)
+        raise_any(problems + head_problems(self.hidden_size, self.initializer_range, self.dropout_prob))
+        self.inputs_attr = {self.feature: TensorSpec(("batch", self.hidden_size), torch.float)}
         self.targets_attr = {"label_ids": TensorSpec(("batch",), torch.long)}
-        per_class = TensorSpec(("batch", n_classes), torch.float)
+        per_class = TensorSpec(("batch", self.n_classes), torch.float)
         self.outputs_attr = {"logits": per_class, "probs": per_class}
-        self.class_loss = ClassLoss(n_classes, class_weights, label_smoothing)
-        self.dropout = nn.Dropout(dropout_prob)
-        self.out = nn.Linear(hidden_size, num_scores or n_classes, bias=self.has_bias)
-        init_weights(self.out, initializer_range)
+        self.class_loss = ClassLoss(self.n_classes, self.class_weights, self.label_smoothing)
+        self.dropout = nn.Dropout(self.dropout_prob)
+        self.out = nn.Linear(self.hidden_size, self.num_scores, bias=self.has_bias)
+        init_weights(self.out, self.initializer_range)
+
+    @property
+    def num_scores(self) -> int:
+        """The width of the linear layer's output."""
+        return self.n_classes
 
     def forward(self, features: Tensors) -> Tensors:
         """`logits` and `probs`, both [batch, n_classes]."""
@@ -79,7 +82,7 @@ class ClassHead(Head):
         Raises:
             WiringError: if a label is out of range (on a CPU only; a GPU does not report which one).
         """
-        labels = targets[self.target]
+        labels = targets["label_ids"]
         try:
             loss: Tensor = self.class_loss(outputs["logits"], labels)
         except IndexError:

@@ -69,10 +69,7 @@ class ClassLoss(nn.Module):
     def count(self, labels: npt.NDArray[Any]) -> Tensor:
         """Count the labels of training rows or of their words, [n_classes], for balanced weights too."""
         number = len(self.counts)
-        if np.issubdtype(labels.dtype, np.floating):  # soft labels
-            counts = labels.reshape(-1, number).sum(0)
-        else:
-            counts = np.bincount(labels[labels >= 0], minlength=number)[:number]
+        counts = np.bincount(labels[labels >= 0], minlength=number)[:number]
         self.counts += torch.from_numpy(counts)
         if self.is_balanced and self.weights is not None:
             self.weights.copy_(self.counts.sum() / (number * self.counts.clamp(min=1)))
@@ -83,12 +80,11 @@ class ClassLoss(nn.Module):
 
         Args:
             logits: [rows, n_classes].
-            labels: int64 [rows]; or probabilities of all labels, float32 [rows, n_classes].
+            labels: int64 [rows].
         """
         if self.is_plain:
             return F.cross_entropy(logits, labels)
         losses = F.cross_entropy(
             logits, labels, self.weights, reduction="none", label_smoothing=self.label_smoothing
         )
-        known = labels != NO_LABEL if labels.ndim == 1 else losses.new_ones(len(losses))
-        return losses.sum() / known.sum().clamp(min=1)
+        return losses.sum() / (labels != NO_LABEL).sum().clamp(min=1)

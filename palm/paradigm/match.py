@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from palm.paradigm.class_head import ClassHead
 
 
 @HEADS.register("match")
+@dataclass(eq=False, repr=False)
 class Match(ClassHead):
     """`ClassHead` on the embedding of a pair of texts; or, pairwise, one score that ranks pairs.
 
@@ -37,34 +38,27 @@ class Match(ClassHead):
     card = ("text-classification", "matching of two texts")
     example = '[("a text", "another text")]'
     feature = "sentence_pair_embedding"
-    metrics: Sequence[str] = ("accuracy", "macro_f1")
 
-    def __init__(
-        self,
-        n_classes: int = 2,
-        hidden_size: int = 768,
-        dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        class_weights: str | list[float] | None = None,
-        label_smoothing: float = 0.0,
-        learning_strategy: str = "pointwise",
-        margin: float = 0.5,
-    ) -> None:
-        self.is_pairwise = learning_strategy == "pairwise"
-        super().__init__(
-            n_classes,
-            hidden_size,
-            dropout_prob,
-            initializer_range,
-            class_weights=class_weights,
-            label_smoothing=label_smoothing,
-            num_scores=1 if learning_strategy == "pairwise" else None,
-        )
-        problems = choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy)
-        raise_any(positive_problems(margin=margin) + problems)
-        self.is_pairwise = learning_strategy == "pairwise"
-        self.margin = margin
+    n_classes: int = 2
+    hidden_size: int = 768
+    _: KW_ONLY
+    learning_strategy: str = "pointwise"
+    margin: float = 0.5
+
+    @property
+    def is_pairwise(self) -> bool:
+        """True for one score per pair."""
+        return self.learning_strategy == "pairwise"
+
+    @property
+    def num_scores(self) -> int:
+        return 1 if self.is_pairwise else self.n_classes
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        problems = choice_problems(("pointwise", "pairwise"), learning_strategy=self.learning_strategy)
+        raise_any(positive_problems(margin=self.margin) + problems)
+        self.metrics = ("pair_accuracy",) if self.is_pairwise else ("accuracy", "macro_f1")
         if self.is_pairwise:
             if not self.class_loss.is_plain:
                 raise ConfigError(
@@ -73,7 +67,6 @@ class Match(ClassHead):
                         ": pairwise has no labels; leave out class_weights, label_smoothing",
                     )
                 )
-            self.metrics = ("pair_accuracy",)
             self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
             self.outputs_attr = {"probs": TensorSpec(("batch", 1), torch.float)}
 

@@ -11,21 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from palm.core.component import choice_problems, raise_any
 from palm.core.saved import NO_LABEL, Tensors
 from palm.paradigm.base import HEADS, Judged
 from palm.paradigm.class_head import ClassHead
 
 Floats = npt.NDArray[np.floating[Any]]
 
-GAMMA = 4.0
-"""Exponent of the focusing factor that the asymmetric loss applies to negative labels."""
-
 FOLDS = 5
 """Parts of the dev data, each of which is scored with the thresholds of the others."""
-
-MARGIN = 0.05
-"""Probability up to which a negative label has no loss."""
 
 
 @HEADS.register("multi_label")
@@ -36,16 +29,11 @@ class MultiLabel(ClassHead):
     with the highest F1. Thresholds are saved with the model.
 
     Args:
-        loss: loss of each label: bce, the binary cross-entropy; or asymmetric, which reduces the weight of
-            negative labels with a low probability.
         class_weights: weight of each label in the loss of the texts that have it; or balanced: (texts without
             the label + 1) / (texts with it + 1).
 
     Raises:
         ConfigError: if settings are invalid; lists all of them.
-
-    Source: Ridnik et al., 2021, "Asymmetric loss for multi-label classification", with exponents 0 and 4 and
-    margin 0.05.
     """
 
     card = ("text-classification", "multi-label text classification")
@@ -60,7 +48,6 @@ class MultiLabel(ClassHead):
         initializer_range: float = 0.02,
         *,
         class_weights: str | list[float] | None = None,
-        loss: str = "bce",
     ) -> None:
         super().__init__(
             n_classes,
@@ -69,8 +56,6 @@ class MultiLabel(ClassHead):
             initializer_range,
             class_weights=class_weights,
         )
-        raise_any(choice_problems(("bce", "asymmetric"), loss=loss))
-        self.is_asymmetric = loss == "asymmetric"
         self.targets_attr = {"label_set": self.outputs_attr["probs"]}
         self.register_buffer("thresholds", torch.full((n_classes,), 0.5))
         self._copied = (self.thresholds, self.thresholds._version, self.thresholds)
@@ -79,15 +64,11 @@ class MultiLabel(ClassHead):
         return logits.float().sigmoid()
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
-        """Mean loss over the rows with a known label; that of a row is the sum over its known labels."""
+        """Mean binary cross-entropy over rows with a known label; a row's is the sum over these labels."""
         labels = targets["label_set"]
         logits = outputs["logits"].float()
         known = labels != NO_LABEL
-        if self.is_asymmetric:
-            likely = (logits.sigmoid() - MARGIN).clamp(min=0)
-            losses = torch.where(labels == 1, -F.logsigmoid(logits), -(likely**GAMMA) * torch.log1p(-likely))
-        else:
-            losses = F.binary_cross_entropy_with_logits(logits, labels.clamp(min=0), reduction="none")
+        losses = F.binary_cross_entropy_with_logits(logits, labels.clamp(min=0), reduction="none")
         if (weights := self.class_loss.weights) is not None:
             losses = losses * torch.where(labels == 1, weights, 1.0)
         return (losses * known).sum() / known.any(-1).sum().clamp(min=1)

@@ -36,16 +36,14 @@ class Ordinal(ClassHead):
         dropout_prob: float = 0.1,
         initializer_range: float = 0.02,
     ) -> None:
-        super().__init__(
-            n_classes,
-            hidden_size,
-            dropout_prob,
-            initializer_range,
-            num_scores=1,
-        )
+        super().__init__(n_classes, hidden_size, dropout_prob, initializer_range)
         # Storing the logarithms of the gaps between thresholds keeps these ordered.
         self.lowest = nn.Parameter(torch.zeros(()))
         self.log_gaps = nn.Parameter(torch.zeros(n_classes - 2))
+
+    @property
+    def num_scores(self) -> int:
+        return 1
 
     def forward(self, features: Tensors) -> Tensors:
         """`logits` and `probs`, both [batch, n_classes]."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from palm.core.saved import Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Head, head_problems
 
 
+@dataclass(eq=False, repr=False)
 class ScoreHead(Head):
     """Dropout and one linear layer that predicts a number; a subclass declares targets and outputs.
 
@@ -33,15 +35,20 @@ class ScoreHead(Head):
         ConfigError: if settings are invalid; lists all of them.
     """
 
+    hidden_size: int
+    dropout_prob: float = 0.1
+    initializer_range: float = 0.02
+
     feature: ClassVar[str] = "sentence_embedding"
 
-    def __init__(self, hidden_size: int, dropout_prob: float = 0.1, initializer_range: float = 0.02) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         super().__init__()
-        raise_any(head_problems(hidden_size, initializer_range, dropout_prob))
-        self.inputs_attr = {self.feature: TensorSpec(("batch", hidden_size), torch.float)}
-        self.dropout = nn.Dropout(dropout_prob)
-        self.out = nn.Linear(hidden_size, 1)
-        init_weights(self, initializer_range)
+        raise_any(head_problems(self.hidden_size, self.initializer_range, self.dropout_prob))
+        self.inputs_attr = {self.feature: TensorSpec(("batch", self.hidden_size), torch.float)}
+        self.dropout = nn.Dropout(self.dropout_prob)
+        self.out = nn.Linear(self.hidden_size, 1)
+        init_weights(self, self.initializer_range)
 
 
 @HEADS.register("regression")
@@ -62,8 +69,8 @@ class Regression(ScoreHead):
     location: Tensor
     scale: Tensor
 
-    def __init__(self, hidden_size: int, dropout_prob: float = 0.1, initializer_range: float = 0.02) -> None:
-        super().__init__(hidden_size, dropout_prob, initializer_range)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.targets_attr = {"label_values": TensorSpec(("batch",), torch.float)}
         self.outputs_attr = dict.fromkeys(self.outputs, TensorSpec(("batch",), torch.float))
         self.register_buffer("location", torch.zeros(()))
@@ -125,8 +132,8 @@ class Count(Regression):
     reader_settings: ClassVar[Mapping[str, Any]] = {"label_type": "count"}
     dispersion: Tensor
 
-    def __init__(self, hidden_size: int, dropout_prob: float = 0.1, initializer_range: float = 0.02) -> None:
-        super().__init__(hidden_size, dropout_prob, initializer_range)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.register_buffer("dispersion", torch.ones(()))
 
     def forward(self, features: Tensors) -> Tensors:

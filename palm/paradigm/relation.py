@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from palm.paradigm.span import Biaffine, PairHead, Span
 
 
 @HEADS.register("relation")
+@dataclass(eq=False, repr=False, kw_only=True)
 class Relation(PairHead):
     """A biaffine score of the first words of two spans, and one of their last words, for each label.
 
@@ -36,42 +37,35 @@ class Relation(PairHead):
     """
 
     card = ("token-classification", "relations between spans of a text")
-    metrics: Sequence[str] = ("relation_strict_f1", "relation_boundary_f1")
 
-    def __init__(
-        self,
-        n_classes: int,
-        hidden_size: int,
-        dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        biaffine_size: int = 150,
-        n_span_classes: int | None = None,
-        spans: str = "predicted",
-    ) -> None:
-        super().__init__(n_classes, hidden_size, dropout_prob, initializer_range, biaffine_size=biaffine_size)
-        raise_any(choice_problems(("given", "predicted"), spans=spans))
-        if spans == "predicted" and n_span_classes is None:
+    n_span_classes: int | None = None
+    spans: str = "predicted"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        raise_any(choice_problems(("given", "predicted"), spans=self.spans))
+        if self.spans == "predicted" and self.n_span_classes is None:
             raise ConfigError(
                 about("n_span_classes", " is missing; 'spans: predicted' needs the number of span labels")
             )
+        self.metrics = ("relation_strict_f1", "relation_boundary_f1")
         one_per_span = TensorSpec(("batch", "spans"), torch.long)
         places = {"span_starts": one_per_span, "span_ends": one_per_span}
-        tables = TensorSpec(("batch", "words", "words", n_classes), torch.float)
-        pairs = TensorSpec(("batch", "spans", "spans", n_classes), torch.long)
+        tables = TensorSpec(("batch", "words", "words", self.n_classes), torch.float)
+        pairs = TensorSpec(("batch", "spans", "spans", self.n_classes), torch.long)
         self.targets_attr = {"relation_labels": pairs}
         self.outputs_attr = {"first_logits": tables, "last_logits": tables}
         self.span_head: Span | None = None
-        if n_span_classes is not None and spans == "predicted":
-            self.span_head = Span(n_span_classes, **self.sizes)
+        if self.n_span_classes is not None and self.spans == "predicted":
+            self.span_head = Span(self.n_span_classes, **self.sizes)
             self.metrics = (*self.metrics, "span_f1")
             self.targets_attr |= {**places, **self.span_head.targets_attr}
             self.outputs_attr |= self.span_head.outputs_attr
         else:
             self.inputs_attr = {**self.inputs_attr, **places}
             self.outputs_attr |= places
-        self.first = Biaffine(n_classes, **self.sizes)
-        self.last = Biaffine(n_classes, **self.sizes)
+        self.first = Biaffine(self.n_classes, **self.sizes)
+        self.last = Biaffine(self.n_classes, **self.sizes)
 
     def forward(self, features: Tensors) -> Tensors:
         """`first_logits` and `last_logits` [batch, words, words, n_classes], and spans or their scores."""

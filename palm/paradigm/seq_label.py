@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from palm.paradigm.crf import LinearChainCRF
 
 
 @HEADS.register("seq_label")
+@dataclass(eq=False, repr=False, kw_only=True)
 class SequenceLabel(ClassHead, TokenHead):
     """Dropout and one linear layer on every word's first subword (Devlin et al., 2018, section 4.3).
 
@@ -36,46 +38,31 @@ class SequenceLabel(ClassHead, TokenHead):
     feature = "encoder_outputs"
     metrics = ("entity_f1", "token_accuracy")
 
-    def __init__(
-        self,
-        n_classes: int,
-        hidden_size: int,
-        dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        class_weights: str | list[float] | None = None,
-        label_smoothing: float = 0.0,
-        use_crf: bool = False,
-        crf_learning_rate_factor: float = 1.0,
-        emission_l2: float = 0.0,
-    ) -> None:
-        super().__init__(
-            n_classes,
-            hidden_size,
-            dropout_prob,
-            initializer_range,
-            class_weights=class_weights,
-            label_smoothing=label_smoothing,
-        )
-        problems = positive_problems(crf_learning_rate_factor=crf_learning_rate_factor)
-        raise_any(problems + positive_problems(emission_l2=emission_l2 or 1))
-        if use_crf and not self.class_loss.is_plain:
+    use_crf: bool = False
+    crf_learning_rate_factor: float = 1.0
+    emission_l2: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        problems = positive_problems(crf_learning_rate_factor=self.crf_learning_rate_factor)
+        raise_any(problems + positive_problems(emission_l2=self.emission_l2 or 1))
+        if self.use_crf and not self.class_loss.is_plain:
             raise ConfigError("use_crf does not support class_weights and label_smoothing; leave them out")
         word_mask = TensorSpec(("batch", "seq"), torch.bool)
         self.inputs_attr = {
-            self.feature: TensorSpec(("batch", "seq", hidden_size), torch.float),
+            self.feature: TensorSpec(("batch", "seq", self.hidden_size), torch.float),
             "word_mask": word_mask,
         }
         self.targets_attr = {"label_ids": TensorSpec(("batch", "seq"), torch.long)}
         self.outputs_attr = {
-            "logits": TensorSpec(("batch", "seq", n_classes), torch.float),
+            "logits": TensorSpec(("batch", "seq", self.n_classes), torch.float),
             "word_mask": word_mask,
         }
-        self.crf = LinearChainCRF(n_classes) if use_crf else None
-        if use_crf and crf_learning_rate_factor != 1:
-            self.rate_factors = {"crf.weight": crf_learning_rate_factor}
-        if emission_l2:
-            self.l2_decays = {"out.weight": emission_l2}
+        self.crf = LinearChainCRF(self.n_classes) if self.use_crf else None
+        if self.use_crf and self.crf_learning_rate_factor != 1:
+            self.rate_factors = {"crf.weight": self.crf_learning_rate_factor}
+        if self.emission_l2:
+            self.l2_decays = {"out.weight": self.emission_l2}
 
     def forward(self, features: Tensors) -> Tensors:
         """`logits` [batch, seq, n_classes] and the input `word_mask` [batch, seq], True on words."""

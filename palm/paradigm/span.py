@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,7 @@ class Biaffine(nn.Module):
         return torch.einsum("bikd,bjd->bijk", sides, end)
 
 
+@dataclass(eq=False, repr=False)
 class PairHead(Head):
     """Base class of heads that score pairs of words; a subclass creates its scorers.
 
@@ -74,26 +76,25 @@ class PairHead(Head):
         ConfigError: if settings are invalid; lists all of them.
     """
 
-    def __init__(
-        self,
-        n_classes: int,
-        hidden_size: int,
-        dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        biaffine_size: int = 150,
-    ) -> None:
+    n_classes: int
+    hidden_size: int
+    dropout_prob: float = 0.1
+    initializer_range: float = 0.02
+    _: KW_ONLY
+    biaffine_size: int = 150
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         super().__init__()
-        problems = count_problems(n_classes=n_classes, biaffine_size=biaffine_size)
-        raise_any(problems + head_problems(hidden_size, initializer_range, dropout_prob))
-        self.n_classes = n_classes
-        self.sizes: dict[str, Any] = {"hidden_size": hidden_size, "biaffine_size": biaffine_size}
-        self.sizes |= {"dropout_prob": dropout_prob, "initializer_range": initializer_range}
+        problems = count_problems(n_classes=self.n_classes, biaffine_size=self.biaffine_size)
+        raise_any(problems + head_problems(self.hidden_size, self.initializer_range, self.dropout_prob))
+        sizes = ("hidden_size", "biaffine_size", "dropout_prob", "initializer_range")
+        self.sizes: dict[str, Any] = {name: getattr(self, name) for name in sizes}
         self.inputs_attr = {
-            "encoder_outputs": TensorSpec(("batch", "seq", hidden_size), torch.float),
+            "encoder_outputs": TensorSpec(("batch", "seq", self.hidden_size), torch.float),
             "word_starts": TensorSpec(("batch", "words"), torch.long),
         }
-        self.dropout = nn.Dropout(dropout_prob)
+        self.dropout = nn.Dropout(self.dropout_prob)
 
     def words_of(self, features: Tensors) -> Tensor:
         """Gather the encoder's outputs at first subwords, [batch, words, width]; at `[CLS]` for padding."""
@@ -104,6 +105,7 @@ class PairHead(Head):
 
 
 @HEADS.register("span")
+@dataclass(eq=False, repr=False, kw_only=True)
 class Span(PairHead):
     """Scores of every pair of a first and a last word for each label and for no span.
 
@@ -120,24 +122,16 @@ class Span(PairHead):
     card = ("token-classification", "labelled spans of a text, which may nest")
     metrics = ("span_f1",)
 
-    def __init__(
-        self,
-        n_classes: int,
-        hidden_size: int,
-        dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        biaffine_size: int = 150,
-        nested_spans: bool = True,
-    ) -> None:
-        super().__init__(n_classes, hidden_size, dropout_prob, initializer_range, biaffine_size=biaffine_size)
-        self.nested_spans = nested_spans
+    nested_spans: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.targets_attr = {"span_labels": TensorSpec(("batch", "words", "words"), torch.long)}
         self.outputs_attr = {
-            "logits": TensorSpec(("batch", "words", "words", n_classes + 1), torch.float),
+            "logits": TensorSpec(("batch", "words", "words", self.n_classes + 1), torch.float),
             "word_counts": TensorSpec(("batch",), torch.long),
         }
-        self.scorer = Biaffine(n_classes + 1, **self.sizes)
+        self.scorer = Biaffine(self.n_classes + 1, **self.sizes)
 
     def forward(self, features: Tensors) -> Tensors:
         """`logits` [batch, words, words, n_classes + 1], index 0 for no span, and `word_counts` [batch]."""

@@ -34,7 +34,7 @@ from palm.pretrained.directory import (
     read_directory,
     settings_of_directory,
 )
-from palm.pretrained.library import computed_settings, renamed_for
+from palm.pretrained.families import computed_settings, renamed_for
 from palm.pretrained.names import Renamed
 
 

@@ -16,10 +16,9 @@ from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.labels import Label, Labels, RealLabels, list_in
 from palm.reader.predictions import Record
-from palm.reader.rows import SEQUENCE_ATTR, Column, OnBadRow, Rows, offsets_of, padded, padded_batch
+from palm.reader.rows import SEQUENCE_ATTR, Column, Rows, offsets_of, padded, padded_batch
 from palm.reader.table import TextExample, TextReader
 from palm.reader.tables.columns import TableRow, is_missing
-from palm.reader.tables.files import TableFormat
 
 GROUP_ROWS = TensorSpec(("examples", "texts"), torch.long)
 """The rows of a batch that belong to each example, padded with -1."""
@@ -36,22 +35,25 @@ class GroupExample(TextExample):
     texts: list[str]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class GroupReader(TextReader):
     """Base of readers of a text with a list of other texts.
 
+    Args:
+        list_columns: the columns of the listed texts (choices, candidates, negatives) if each has its own;
+            the last ones may be empty.
+
     Attributes:
         list_column: the column with the list, which is JSON in a TSV or CSV file.
-        list_columns: the columns of a file in which every text of the list has its own column; the last
-            ones may be empty.
     """
 
-    list_column: ClassVar[str]
-    list_columns: Sequence[str] = ()
+    list_columns: list[str] | None = None
 
-    def use_list(self, columns: Sequence[str] | None) -> None:
-        """Read the list from these columns, or by default from `list_column`."""
+    list_column: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.outputs_attr = {**SEQUENCE_ATTR, "group_rows": GROUP_ROWS}
-        self.list_columns = columns or ()
 
     def sequences_of(self, example: GroupExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:  # noqa: ARG002
         """The text pair of each sequence; by default `text_a`, and `text_b` plus a text of the list."""
@@ -70,7 +72,7 @@ class GroupReader(TextReader):
         Raises:
             DataError: not a list of texts.
         """
-        cells = [row.cells.get(name) for name in self.list_columns]
+        cells = [row.cells.get(name) for name in self.list_columns or ()]
         if self.list_column in row.cells:
             cell = row.cells[self.list_column]
             cells = [] if is_missing(cell) else list_in(cell, row.place, self.list_column, "texts")
@@ -121,6 +123,7 @@ class GroupReader(TextReader):
 
 
 @READERS.register("multiple_choice")
+@dataclass(eq=False, repr=False, kw_only=True)
 class MultipleChoiceReader(GroupReader):
     """Reader of tables with the columns `label`, `text_a` and `choices`, and optionally `text_b`.
 
@@ -129,7 +132,6 @@ class MultipleChoiceReader(GroupReader):
     `{"index": 0, "label": 2, "logits": [...], "probs": [...]}`, with `label_name` if there is a `label_map`.
 
     Args:
-        choice_columns: the columns of the choices if each has its own column.
         label_map: name -> index of the choice from 0, if labels are written as names, such as letters.
 
     Raises:
@@ -146,23 +148,11 @@ class MultipleChoiceReader(GroupReader):
     parsed_form: ClassVar[str] = "(text, [choice, …]) or {'text_a': …, 'choices': […]} (and 'text_b')"
     min_seq_len = 5
 
-    def __init__(
-        self,
-        vocab_path: FilePath,
-        max_seq_len: int,
-        *,
-        choice_columns: list[str] | None = None,
-        label_map: FilePath | dict[str, int] | None = None,
-        do_lower_case: bool = False,
-        for_cn: bool = False,
-        task_id: int = 0,
-        on_bad_row: OnBadRow = "error",
-        columns: dict[str, str] | None = None,
-        format: TableFormat | None = None,
-    ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
-        self.use_list(choice_columns)
-        self.use_labels(Labels(None, label_map))
+    label_map: FilePath | dict[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.use_labels(Labels(None, self.label_map))
 
     def _example(self, row: TableRow, label: Label | None) -> GroupExample:
         example = super()._example(row, label)
@@ -193,8 +183,6 @@ class RankingReader(GroupReader):
     indices of the candidates, best first, and their scores in the order of the file.
 
     Args:
-        candidate_columns: the columns of the candidates if each has its own column.
-
     Raises:
         ConfigError: a setting out of its range.
         DataError: the vocabulary cannot be read.
@@ -208,21 +196,8 @@ class RankingReader(GroupReader):
     parsed_form: ClassVar[str] = "(query, [candidate, …]) or {'text_a': …, 'candidates': […]}"
     min_seq_len = 5
 
-    def __init__(
-        self,
-        vocab_path: FilePath,
-        max_seq_len: int,
-        *,
-        candidate_columns: list[str] | None = None,
-        do_lower_case: bool = False,
-        for_cn: bool = False,
-        task_id: int = 0,
-        on_bad_row: OnBadRow = "error",
-        columns: dict[str, str] | None = None,
-        format: TableFormat | None = None,
-    ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
-        self.use_list(candidate_columns)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.use_labels(Relevance())
 
     def label_of(self, row: TableRow, labels: Labels | RealLabels) -> Label | None:
@@ -252,6 +227,7 @@ class RankingReader(GroupReader):
 
 
 @READERS.register("embedding")
+@dataclass(eq=False, repr=False, kw_only=True)
 class EmbeddingReader(GroupReader):
     """Reader of tables with the columns `text_a` and `text_b`, a matching pair, and optionally `negatives`.
 
@@ -262,7 +238,6 @@ class EmbeddingReader(GroupReader):
 
     Args:
         label_type: absent for matching pairs; 'real' for a column `label` with numbers from -1 to 1.
-        negative_columns: the columns of the negatives if each has its own column.
 
     Raises:
         ConfigError: a setting out of its range.
@@ -273,30 +248,18 @@ class EmbeddingReader(GroupReader):
     known_columns = ("label", "text_a", "text_b", "negatives")
     optional_columns = ("text_b", "negatives")
     list_column = "negatives"
-    label_columns: Sequence[str] = ()
     parsed_form: ClassVar[str] = "a text or {'text_a': …} (and 'text_b')"
 
-    def __init__(
-        self,
-        vocab_path: FilePath,
-        max_seq_len: int,
-        *,
-        label_type: str | None = None,
-        negative_columns: list[str] | None = None,
-        do_lower_case: bool = False,
-        for_cn: bool = False,
-        task_id: int = 0,
-        on_bad_row: OnBadRow = "error",
-        columns: dict[str, str] | None = None,
-        format: TableFormat | None = None,
-    ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
-        self.use_list(negative_columns)
+    label_type: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.targets_attr = {}
         self.gold_names = ("pair",)
-        if label_type is not None:
-            raise_any(choice_problems(("real",), label_type=label_type))
-            self.label_columns = ("label",)
+        self.target_columns = ()
+        if self.label_type is not None:
+            raise_any(choice_problems(("real",), label_type=self.label_type))
+            self.target_columns = ("label",)
             self.use_labels(RealLabels())
 
     def label_of(self, row: TableRow, labels: Labels | RealLabels) -> Label | None:
@@ -306,7 +269,7 @@ class EmbeddingReader(GroupReader):
         return value
 
     def columns_of(self, with_targets: bool) -> tuple[str, ...]:
-        trained = ("text_b", *self.list_columns) if with_targets else ()
+        trained = ("text_b", *(self.list_columns or ())) if with_targets else ()
         return (*super().columns_of(with_targets), *trained)
 
     def sequences_of(self, example: GroupExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:

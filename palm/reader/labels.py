@@ -1,4 +1,4 @@
-"""Labels in data files: class ids or names, probabilities, or real numbers."""
+"""Labels in data files: class ids or names, or real numbers."""
 
 from __future__ import annotations
 
@@ -23,15 +23,12 @@ _SHOWN = 10
 
 IDS = "; if labels are written as ids, set n_classes instead of label_map"
 
-SUM_TOLERANCE = 1e-3
-"""The largest deviation from 1 allowed for the sum of a row's probabilities."""
-
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 Shape = tuple[str | int, ...]
 
 Label = float | list[int] | list[float]
-"""An id, a number, the ids of all labels of a text, or the probabilities of all labels."""
+"""An id, a number, the ids of all labels of a text, or the relevances of all candidates."""
 
 MAX_LABEL = 2**31 - 1
 """The largest label id, which has to fit into an int32."""
@@ -133,40 +130,6 @@ def moved_labels(one: Mapping[int, str], other: Mapping[int, str]) -> str:
     return ", ".join(moved[:_SHOWN])
 
 
-class SoftLabels(Labels):
-    """The labels of a task whose rows have a probability for each label, such as those of a teacher model.
-
-    Args:
-        n_classes: see `Labels`.
-        label_map: see `Labels`.
-
-    Raises:
-        ConfigError: see `Labels`, or the number of labels is unknown.
-    """
-
-    target = "label_probs"
-    dtype = torch.float
-
-    def __init__(self, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None) -> None:
-        super().__init__(n_classes, label_map)
-        self.shape = ("batch", self.count)
-
-    def value_of(self, cell: Any, place: str) -> list[float]:  # type: ignore[override]
-        """The probabilities in a cell: a list (or one as JSON), or a single label with probability 1.
-
-        Raises:
-            DataError: neither of them; the message begins with `place`.
-        """
-        if not is_list(cell):
-            label = super().value_of(cell, place)
-            return [float(k == label) for k in range(self.count)]
-        probs = list_in(cell, place, "label", f"{self.count} probabilities")
-        is_right = len(probs) == self.count and all(isinstance(p, int | float) and p >= 0 for p in probs)
-        if not is_right or not abs(sum(probs) - 1) < SUM_TOLERANCE:
-            raise DataError(f"{place}: label should be {self.count} probabilities with sum 1, not {probs!r}")
-        return [float(p) for p in probs]
-
-
 def is_list(cell: Any) -> bool:
     """Check whether a cell is a list, or one as JSON."""
     return cell.startswith("[") if isinstance(cell, str) else isinstance(cell, list | tuple)
@@ -252,16 +215,16 @@ def labels_of(
     """The labels that a reader's settings describe.
 
     Args:
-        label_type: 'class', 'soft', 'real' or 'count'.
+        label_type: 'class', 'real' or 'count'.
         n_classes: number of classes; not used for numbers.
         label_map: see `Labels`.
 
     Raises:
         ConfigError: an unknown `label_type`, a `label_map` for numbers, or an error of `Labels`.
     """
-    raise_any(choice_problems(("class", "soft", "real", "count"), label_type=label_type))
-    if label_type in ("class", "soft"):
-        return (Labels if label_type == "class" else SoftLabels)(n_classes, label_map)
+    raise_any(choice_problems(("class", "real", "count"), label_type=label_type))
+    if label_type == "class":
+        return Labels(n_classes, label_map)
     if label_map is not None:
         raise ConfigError(about("label_map", ": real labels are numbers and have no names; remove it"))
     return RealLabels() if label_type == "real" else CountLabels()

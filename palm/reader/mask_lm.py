@@ -9,14 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from palm.config import FilePath
 from palm.core.errors import DataError
 from palm.core.saved import Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
-from palm.reader.rows import OnBadRow, Rows
+from palm.reader.rows import Rows
 from palm.reader.table import TextExample, TextReader
-from palm.reader.tables.files import TableFormat
 
 Ids = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -106,19 +104,8 @@ class MaskLMReader(TextReader):
     known_columns = ("text_a", "text_b")
     gold_names = ("words",)
 
-    def __init__(
-        self,
-        vocab_path: FilePath,
-        max_seq_len: int,
-        *,
-        do_lower_case: bool = False,
-        for_cn: bool = False,
-        task_id: int = 0,
-        on_bad_row: OnBadRow = "error",
-        columns: dict[str, str] | None = None,
-        format: TableFormat | None = None,
-    ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.outputs_attr = {**self.outputs_attr, "mask_pos": _ONE_PER_MASK}
         self.targets_attr = {"mask_label": _ONE_PER_MASK}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,13 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from palm.config import FilePath
 from palm.core.component import count_problems, raise_any
 from palm.core.errors import DataError, shortened
 from palm.core.saved import NO_LABEL, Tensors
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Predictions, Record, write_answers
-from palm.reader.rows import ONE_PER_ROW, SEQUENCE_ATTR, BadRow, Column, Ints, OnBadRow, Rows, TextFacts
+from palm.reader.rows import ONE_PER_ROW, SEQUENCE_ATTR, BadRow, Column, Ints, Rows, TextFacts
 from palm.reader.squad import AnswerPart, SquadQuestion, answerable, question_of
 from palm.reader.tables.columns import TableRow, cut, is_missing
 from palm.reader.tables.files import TableFormat, files_of, format_of, table_of
@@ -138,6 +137,7 @@ NOWHERE = range(-1, -1)
 
 
 @READERS.register("mrc")
+@dataclass(eq=False, repr=False)
 class MRCReader(TokenizingReader):
     """Reader of SQuAD's JSON: contexts, questions, and answers that are substrings of the context.
 
@@ -169,34 +169,22 @@ class MRCReader(TokenizingReader):
     split_by = ("context",)
     ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "answers are substrings of the context"}
 
-    def __init__(
-        self,
-        vocab_path: FilePath,
-        max_seq_len: int,
-        max_query_len: int,
-        doc_stride: int,
-        *,
-        remove_noanswer: bool = True,
-        do_lower_case: bool = False,
-        for_cn: bool = False,
-        task_id: int = 0,
-        on_bad_row: OnBadRow = "error",
-        columns: dict[str, str] | None = None,
-        format: TableFormat | None = None,
-    ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
+    max_query_len: int
+    doc_stride: int
+    _: KW_ONLY
+    remove_noanswer: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.num_special = 2 + self.tokenizer.separators
-        problems = count_problems(max_query_len=max_query_len, doc_stride=doc_stride)
-        least = max_query_len + self.num_special + 1
+        problems = count_problems(max_query_len=self.max_query_len, doc_stride=self.doc_stride)
+        least = self.max_query_len + self.num_special + 1
         if self.max_seq_len < least:
             problems.append(
                 f"max_seq_len {self.max_seq_len!r} leaves no room for a context: it should be at least "
-                f"{least}, for max_query_len {max_query_len!r} and {self.num_special} special tokens"
+                f"{least}, for max_query_len {self.max_query_len!r} and {self.num_special} special tokens"
             )
         raise_any(problems)
-        self.max_query_len = max_query_len
-        self.doc_stride = doc_stride
-        self.remove_noanswer = remove_noanswer
         self.outputs_attr = {**SEQUENCE_ATTR, "unique_ids": ONE_PER_ROW}
         self.targets_attr = {"start_positions": ONE_PER_ROW, "end_positions": ONE_PER_ROW}
         self.gold_names = ("answers",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import accumulate, pairwise, starmap
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,14 +13,13 @@ import torch
 
 from palm.config import FilePath
 from palm.core.component import choice_problems, raise_any
-from palm.core.errors import ConfigError, DataError, about
+from palm.core.errors import DataError
 from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.labels import Labels, check_labelled, list_in
 from palm.reader.predictions import Record
-from palm.reader.rows import SEQUENCE_ATTR, OnBadRow, RepairableError, Rows, padded
+from palm.reader.rows import SEQUENCE_ATTR, RepairableError, Rows, padded
 from palm.reader.tables.columns import TableRow
-from palm.reader.tables.files import TableFormat
 from palm.reader.words import CHARACTER, WORD, WordReader, words_of
 
 
@@ -123,6 +122,7 @@ class SpanExample:
 
 
 @READERS.register("span")
+@dataclass(eq=False, repr=False)
 class SpanReader(WordReader):
     """Reader of tables with the columns `text_a` and `spans`.
 
@@ -152,31 +152,19 @@ class SpanReader(WordReader):
     cacheable = True
     known_columns: ClassVar[tuple[str, ...]] = ("spans", "text_a")
 
-    def __init__(
-        self,
-        vocab_path: FilePath,
-        max_seq_len: int,
-        label_map: FilePath | dict[str, int],
-        *,
-        n_classes: int | None = None,
-        span_unit: str | None = None,
-        unit: str = "word",
-        missing_labels: bool = False,
-        do_lower_case: bool = False,
-        for_cn: bool = False,
-        task_id: int = 0,
-        on_bad_row: OnBadRow = "error",
-        columns: dict[str, str] | None = None,
-        format: TableFormat | None = None,
-    ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
-        if span_unit is not None:
-            raise_any(choice_problems(("word", "char"), span_unit=span_unit))
-        raise_any(choice_problems(("word", "character"), unit=unit))
-        self.span_unit = span_unit
-        self.unit = unit
-        self.missing_labels = missing_labels
-        self.labels = Labels(n_classes, label_map)
+    label_map: FilePath | dict[str, int]
+    _: KW_ONLY
+    n_classes: int | None = None
+    span_unit: str | None = None
+    unit: str = "word"
+    missing_labels: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.span_unit is not None:
+            raise_any(choice_problems(("word", "char"), span_unit=self.span_unit))
+        raise_any(choice_problems(("word", "character"), unit=self.unit))
+        self.labels = Labels(self.n_classes, self.label_map)
         self.span_labels = self.labels
         self.outputs_attr = {**SEQUENCE_ATTR, "word_starts": TensorSpec(("batch", "words"), torch.long)}
         self.targets_attr = {"span_labels": TensorSpec(("batch", "words", "words"), torch.long)}
@@ -313,6 +301,7 @@ def windows_in(rows: Rows, places: range) -> list[range]:
 
 
 @READERS.register("relation")
+@dataclass(eq=False, repr=False, kw_only=True)
 class RelationReader(SpanReader):
     """Reader of tables with the columns `text_a`, `spans` and `relations`.
 
@@ -324,9 +313,6 @@ class RelationReader(SpanReader):
     Args:
         label_map: relation label -> id, or a JSON file with it.
         n_classes: number of relation labels, against which the `label_map` is checked.
-        span_unit: what start and end count: word or char; by default, words of a list and characters of a
-            string.
-        unit: what the words of a string are, see `SpanReader`.
         missing_labels: whether the relations of a training row may be null; the row is then used only for
             tasks that share it.
         span_label_map: span label -> id, or a JSON file with it.
@@ -341,48 +327,15 @@ class RelationReader(SpanReader):
     cacheable = True
     known_columns = ("relations", "spans", "text_a")
 
-    def __init__(
-        self,
-        vocab_path: FilePath,
-        max_seq_len: int,
-        label_map: FilePath | dict[str, int],
-        *,
-        n_classes: int | None = None,
-        span_unit: str | None = None,
-        unit: str = "word",
-        missing_labels: bool = False,
-        span_label_map: FilePath | dict[str, int] | None = None,
-        n_span_classes: int | None = None,
-        spans: str = "predicted",
-        do_lower_case: bool = False,
-        for_cn: bool = False,
-        task_id: int = 0,
-        on_bad_row: OnBadRow = "error",
-        columns: dict[str, str] | None = None,
-        format: TableFormat | None = None,
-    ) -> None:
-        super().__init__(
-            vocab_path,
-            max_seq_len,
-            label_map,
-            n_classes=n_classes,
-            span_unit=span_unit,
-            unit=unit,
-            missing_labels=missing_labels,
-            do_lower_case=do_lower_case,
-            for_cn=for_cn,
-            task_id=task_id,
-            on_bad_row=on_bad_row,
-            columns=columns,
-            format=format,
-        )
-        raise_any(choice_problems(("given", "predicted"), spans=spans))
-        if span_label_map is None:
-            raise ConfigError(
-                about("span_label_map", " is missing; set it to a mapping from span label to id")
-            )
-        self.span_labels = Labels(n_span_classes, span_label_map)
-        self.spans_given = spans == "given"
+    span_label_map: FilePath | dict[str, int]
+    n_span_classes: int | None = None
+    spans: str = "predicted"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        raise_any(choice_problems(("given", "predicted"), spans=self.spans))
+        self.span_labels = Labels(self.n_span_classes, self.span_label_map)
+        self.spans_given = self.spans == "given"
         self.num_labels = self.labels.count
         self.gold_names = ("relations", "spans")
         self._declare()

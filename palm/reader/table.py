@@ -15,20 +15,10 @@ from palm.core.component import choice_problems, raise_any
 from palm.core.errors import ConfigError, DataError, about
 from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
-from palm.reader.labels import (
-    Label,
-    Labels,
-    RealLabels,
-    SoftLabels,
-    check_labelled,
-    is_list,
-    labels_of,
-    list_in,
-)
+from palm.reader.labels import Label, Labels, RealLabels, check_labelled, is_list, labels_of, list_in
 from palm.reader.predictions import Record
-from palm.reader.rows import Column, Ints, OnBadRow, Rows, TextFacts
+from palm.reader.rows import Column, Ints, Rows, TextFacts
 from palm.reader.tables.columns import TableRow, cell_text, cut, is_missing
-from palm.reader.tables.files import TableFormat
 from palm.reader.tokenizing import TokenizingReader
 
 
@@ -55,14 +45,14 @@ class TextReader(TokenizingReader):
     Attributes:
         text_columns: the columns that every file must have.
         parsed_form: the values that `parse` accepts, for messages.
-        label_columns: the columns that files with labels must also have.
+        target_columns: the columns that files with labels must also have.
         labels: the labels in the files; None for a reader that creates its own targets.
     """
 
     known_columns: ClassVar[tuple[str, ...]] = ("label", "text_a", "text_b")
     text_columns: ClassVar[tuple[str, ...]] = ("text_a",)
     optional_columns: ClassVar[tuple[str, ...]] = ("text_b",)
-    label_columns: Sequence[str] = ("label",)
+    target_columns: Sequence[str] = ("label",)
     parsed_form: ClassVar[str] = "a string or {'text_a': …} (and 'text_b')"
     labels: Labels | RealLabels | None = None
 
@@ -74,7 +64,7 @@ class TextReader(TokenizingReader):
 
     def columns_of(self, with_targets: bool) -> tuple[str, ...]:
         is_labelled = with_targets and self.labels is not None
-        return (*self.label_columns, *self.text_columns) if is_labelled else self.text_columns
+        return (*self.target_columns, *self.text_columns) if is_labelled else self.text_columns
 
     def example_of(self, row: TableRow, with_targets: bool) -> Any:
         if self.labels is None or not with_targets:
@@ -106,7 +96,7 @@ class TextReader(TokenizingReader):
         (field,) = self.gold_names
         label = _label(example)
         check_labelled(label, example.place)
-        return {field: int(np.argmax(label)) if isinstance(self.labels, SoftLabels) else label}
+        return {field: label}
 
     def parse(self, texts: Iterable[Any]) -> Iterator[TextExample]:
         required = set(self.text_columns)
@@ -194,6 +184,7 @@ def _label(example: TextExample) -> Label:
 
 
 @READERS.register("cls")
+@dataclass(eq=False, repr=False, kw_only=True)
 class ClassifyReader(TextReader):
     """Reader of tables with the columns `label` and `text_a`, and optionally `text_b`.
 
@@ -204,8 +195,7 @@ class ClassifyReader(TextReader):
     Args:
         n_classes: number of labels, against which the file's labels are checked; not used for real labels.
         label_map: label name -> id, or a JSON file with it, if labels are written as names.
-        label_type: 'class', 'soft' for a probability of each class, 'real' for real numbers, or 'count' for
-            whole numbers of 0 or more.
+        label_type: 'class', 'real' for real numbers, or 'count' for whole numbers of 0 or more.
         missing_labels: whether a training row may have no class label; the row is then used only for tasks
             that share it.
 
@@ -219,29 +209,18 @@ class ClassifyReader(TextReader):
     cacheable = True
     target_settings = ("n_classes", "label_map", "label_type", "missing_labels", "columns")
 
-    def __init__(
-        self,
-        vocab_path: FilePath,
-        max_seq_len: int,
-        *,
-        n_classes: int | None = None,
-        label_map: FilePath | dict[str, int] | None = None,
-        label_type: str = "class",
-        missing_labels: bool = False,
-        do_lower_case: bool = False,
-        for_cn: bool = False,
-        task_id: int = 0,
-        on_bad_row: OnBadRow = "error",
-        columns: dict[str, str] | None = None,
-        format: TableFormat | None = None,
-    ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
-        if missing_labels and label_type != "class":
+    n_classes: int | None = None
+    label_map: FilePath | dict[str, int] | None = None
+    label_type: str = "class"
+    missing_labels: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.missing_labels and self.label_type != "class":
             raise ConfigError(
-                about("missing_labels", f": a {label_type} label cannot be missing; set it to False")
+                about("missing_labels", f": a {self.label_type} label cannot be missing; set it to False")
             )
-        self.missing_labels = missing_labels
-        self.use_labels(labels_of(label_type, n_classes, label_map))
+        self.use_labels(labels_of(self.label_type, self.n_classes, self.label_map))
 
 
 PAIR_COLUMNS = ("token_ids", "first_segment")
@@ -259,6 +238,7 @@ class RankedExample(TextExample):
 
 
 @READERS.register("match")
+@dataclass(eq=False, repr=False, kw_only=True)
 class MatchReader(TextReader):
     """Reader of tables with the columns `label`, `text_a` and `text_b`.
 
@@ -292,30 +272,20 @@ class MatchReader(TextReader):
     parsed_form = "a pair of strings or {'text_a': …, 'text_b': …}"
     min_seq_len = 5
 
-    def __init__(
-        self,
-        vocab_path: FilePath,
-        max_seq_len: int,
-        *,
-        n_classes: int = 2,
-        label_map: FilePath | dict[str, int] | None = None,
-        learning_strategy: str = "pointwise",
-        label_type: str = "class",
-        do_lower_case: bool = False,
-        for_cn: bool = False,
-        task_id: int = 0,
-        on_bad_row: OnBadRow = "error",
-        columns: dict[str, str] | None = None,
-        format: TableFormat | None = None,
-    ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
-        raise_any(choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy))
-        self.is_pairwise = learning_strategy == "pairwise"
-        labels = labels_of(label_type, n_classes, label_map)
+    n_classes: int = 2
+    label_map: FilePath | dict[str, int] | None = None
+    learning_strategy: str = "pointwise"
+    label_type: str = "class"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        raise_any(choice_problems(("pointwise", "pairwise"), learning_strategy=self.learning_strategy))
+        self.is_pairwise = self.learning_strategy == "pairwise"
+        labels = labels_of(self.label_type, self.n_classes, self.label_map)
         if not self.is_pairwise:
             self.use_labels(labels)
             return
-        if label_type != "class":
+        if self.label_type != "class":
             raise ConfigError(
                 about("label_type", ": pairwise training has no labels; remove it, or set pointwise")
             )
@@ -392,6 +362,7 @@ class LabelSets(Labels):
 
 
 @READERS.register("multi_label")
+@dataclass(eq=False, repr=False, kw_only=True)
 class MultiLabelReader(TextReader):
     """Reader of tables with the columns `label` and `text_a`, and optionally `text_b`.
 
@@ -423,41 +394,29 @@ class MultiLabelReader(TextReader):
         "columns",
     )
 
-    def __init__(
-        self,
-        vocab_path: FilePath,
-        max_seq_len: int,
-        *,
-        n_classes: int | None = None,
-        label_map: FilePath | dict[str, int] | None = None,
-        label_columns: list[str] | None = None,
-        label_separator: str = ",",
-        missing_labels: bool = False,
-        do_lower_case: bool = False,
-        for_cn: bool = False,
-        task_id: int = 0,
-        on_bad_row: OnBadRow = "error",
-        columns: dict[str, str] | None = None,
-        format: TableFormat | None = None,
-    ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
-        if label_columns and label_map is not None:
+    n_classes: int | None = None
+    label_map: FilePath | dict[str, int] | None = None
+    label_columns: list[str] | None = None
+    label_separator: str = ","
+    missing_labels: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.label_columns and self.label_map is not None:
             raise ConfigError(
                 about("label_map", ": the label_columns already name the labels; remove one of them")
             )
-        if not label_separator:
+        if not self.label_separator:
             raise ConfigError(about("label_separator", " is empty; set it to the text between two labels"))
-        self.label_separator = label_separator
-        self.missing_labels = missing_labels
-        self.has_columns = bool(label_columns)
-        if label_columns:
-            label_map = {name: label for label, name in enumerate(label_columns)}
-            self.label_columns = label_columns
-        self.sets = LabelSets(n_classes, label_map)
+        label_map = self.label_map
+        if self.label_columns:
+            label_map = {name: label for label, name in enumerate(self.label_columns)}
+            self.target_columns = self.label_columns
+        self.sets = LabelSets(self.n_classes, label_map)
         self.use_labels(self.sets)
 
     def label_of(self, row: TableRow, labels: Labels | RealLabels) -> list[int] | None:  # noqa: ARG002
-        if self.has_columns:
+        if self.label_columns:
             is_empty = all(is_missing(row.cells[name]) for name in self.label_columns)
             return None if is_empty else [*self._answers(row)]
         cell = row.cells["label"]
@@ -477,7 +436,7 @@ class MultiLabelReader(TextReader):
 
     def _answers(self, row: TableRow) -> Iterator[int]:
         """The ids of the labels whose columns are 1, and -1 - id for the unknown ones."""
-        for label, name in enumerate(self.label_columns):
+        for label, name in enumerate(self.target_columns):
             text = cell_text(row.cells[name]).strip().lower()
             if text in ("1", "true"):
                 yield label

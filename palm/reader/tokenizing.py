@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import pairwise, starmap
 from pathlib import Path
@@ -83,6 +84,7 @@ def best_context(windows: Sequence[range]) -> list[npt.NDArray[np.bool_]]:
     return [owner[window.start : window.stop] == number for number, window in enumerate(windows)]
 
 
+@dataclass(eq=False, repr=False)
 class TokenizingReader(Reader):
     """Base of palm's readers.
 
@@ -115,45 +117,41 @@ class TokenizingReader(Reader):
         DataError: the vocabulary cannot be read.
     """
 
+    vocab_path: FilePath
+    max_seq_len: int
+    _: KW_ONLY
+    do_lower_case: bool = False
+    for_cn: bool = False
+    task_id: int = 0
+    on_bad_row: OnBadRow = "error"
+    columns: dict[str, str] | None = None
+    format: TableFormat | None = None
+
     min_seq_len: ClassVar[int] = 3
     columns_of: ClassVar[Callable[..., tuple[str, ...]]]
     example_of: ClassVar[Callable[..., Any]]
     optional_columns: ClassVar[tuple[str, ...]] = ()
-    missing_labels: bool = False
+    missing_labels = False
 
-    def __init__(
-        self,
-        vocab_path: FilePath,
-        max_seq_len: int,
-        do_lower_case: bool = False,
-        for_cn: bool = False,
-        task_id: int = 0,
-        on_bad_row: OnBadRow = "error",
-        columns: dict[str, str] | None = None,
-        format: TableFormat | None = None,
-    ) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         problems = [
-            *choice_problems(get_args(OnBadRow), on_bad_row=on_bad_row),
-            *path_problems(vocab_path=vocab_path),
-            *type_problems(int, "a whole number", max_seq_len=max_seq_len, task_id=task_id),
-            *column_problems(columns, self.known_columns),
+            *choice_problems(get_args(OnBadRow), on_bad_row=self.on_bad_row),
+            *path_problems(vocab_path=self.vocab_path),
+            *type_problems(int, "a whole number", max_seq_len=self.max_seq_len, task_id=self.task_id),
+            *column_problems(self.columns, self.known_columns),
         ]
-        if format is not None:
-            problems += choice_problems(get_args(TableFormat), format=format)
+        if self.format is not None:
+            problems += choice_problems(get_args(TableFormat), format=self.format)
         raise_any(problems)
-        self.vocab_path = Path(vocab_path)
-        self.tokenizer = load_tokenizer(self.vocab_path, do_lower_case)
+        self.vocab_path = Path(self.vocab_path)
+        self.tokenizer = load_tokenizer(self.vocab_path, self.do_lower_case)
         self.vocab_size = self.tokenizer.vocab_size
         self.companions = self.tokenizer.companions
         least = self.min_seq_len + self.tokenizer.separators - 1
-        if max_seq_len < least:
-            raise ConfigError(about("max_seq_len", f" should be at least {least}, not {max_seq_len!r}"))
-        self.max_seq_len = max_seq_len
-        self.task_id = task_id
-        self.for_cn = for_cn and "for_cn" not in self.ignored_settings
-        self.on_bad_row = on_bad_row
-        self.columns = columns
-        self.format: TableFormat | None = format
+        if self.max_seq_len < least:
+            raise ConfigError(about("max_seq_len", f" should be at least {least}, not {self.max_seq_len!r}"))
+        self.for_cn = self.for_cn and "for_cn" not in self.ignored_settings
         self.outputs_attr = SEQUENCE_ATTR
 
     def write_file(self, setting: str, target: Path) -> None:

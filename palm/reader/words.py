@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import accumulate, chain
 from typing import Any
 
@@ -22,9 +22,8 @@ from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.labels import Labels, check_labelled
 from palm.reader.predictions import Record
-from palm.reader.rows import SEQUENCE_ATTR, Column, OnBadRow, Rows
+from palm.reader.rows import SEQUENCE_ATTR, Column, Rows
 from palm.reader.tables.columns import TableRow, cut, is_missing
-from palm.reader.tables.files import TableFormat
 from palm.reader.tokenizing import TokenizingReader, word_windows
 
 WORD_SEPARATOR = "\x02"
@@ -152,6 +151,7 @@ class TaggedExample:
 
 
 @READERS.register("seq_label")
+@dataclass(eq=False, repr=False)
 class SequenceLabelReader(WordReader):
     """Reader of tables with the columns `text_a` and `label`, a label for every word.
 
@@ -178,30 +178,20 @@ class SequenceLabelReader(WordReader):
     cacheable = True
     known_columns = ("label", "text_a")
 
-    def __init__(
-        self,
-        vocab_path: FilePath,
-        max_seq_len: int,
-        label_map: FilePath | dict[str, int],
-        *,
-        n_classes: int | None = None,
-        missing_labels: bool = False,
-        do_lower_case: bool = False,
-        for_cn: bool = False,
-        task_id: int = 0,
-        on_bad_row: OnBadRow = "error",
-        columns: dict[str, str] | None = None,
-        format: TableFormat | None = None,
-    ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
-        self.missing_labels = missing_labels
-        self.labels = Labels(n_classes, label_map)
-        if unnamed := [number for number in range(n_classes or 0) if number not in self.labels.names]:
+    label_map: FilePath | dict[str, int]
+    _: KW_ONLY
+    n_classes: int | None = None
+    missing_labels: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.labels = Labels(self.n_classes, self.label_map)
+        if unnamed := [number for number in range(self.n_classes or 0) if number not in self.labels.names]:
             ids = ", ".join(shortened([*map(str, unnamed)], 10))
             raise ConfigError(
                 about(
                     "label_map",
-                    f": no label has the id {ids}; with n_classes {n_classes}, every id needs a name",
+                    f": no label has the id {ids}; with n_classes {self.n_classes}, every id needs a name",
                 )
             )
         self.outputs_attr = {**SEQUENCE_ATTR, "word_mask": TensorSpec(("batch", "seq"), torch.bool)}

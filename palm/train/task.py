@@ -357,8 +357,6 @@ def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> l
     # If the loss needs another kind of label, name the setting that produces it.
     types = {LABEL_TYPES[name] for name in LABEL_TYPES.keys() & wanted.keys() - given.keys()}
     hint = f"; set label_type: {types.pop()}" if types and "label_type" in reader.settings else ""
-    if "label_probs" in given and "soft_labels" in head.settings:
-        hint = f"{hint}, or the head's soft_labels: True"
     found = [
         *mismatches("backbone", backbone.inputs_attr, "reader", reader.outputs_attr),
         *mismatches("head", head.inputs_attr, "backbone", features),
@@ -393,7 +391,7 @@ def _size_problems(reader: Reader, backbone: Backbone) -> list[Problem]:
     return found
 
 
-LABEL_TYPES = {"label_ids": "class", "label_values": "real", "label_probs": "soft"}
+LABEL_TYPES = {"label_ids": "class", "label_values": "real"}
 """Name of the labels in a batch -> the reader's `label_type` that produces them."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from palm.config.conversion import convert_value, settings_of
 from palm.config.files import Plain, Setting
 from palm.core.component import Component, Registry
+from palm.core.errors import ConfigError
 from palm.core.saved import describe
 
 
@@ -58,6 +60,56 @@ def test_the_signature_is_that_of_the_source_and_survives_a_decorator(
 
     monkeypatch.setattr(Lamp, "__init__", decorated)
     assert Lamp(3).settings["watts"] == 3
+
+
+@dataclass(eq=False, repr=False)
+class Torch(Component):
+    """A lamp to carry.
+
+    Args:
+        watts: of its bulb.
+    """
+
+    watts: int
+    manual: Path | None = None
+    _: KW_ONLY
+    is_red: bool = False
+
+
+@dataclass(eq=False, repr=False)
+class Beam(Torch):
+    watts: int = 9
+    _: KW_ONLY
+    reach: float
+
+
+class OldBeam(Beam):
+    stands_for = Beam
+
+    def __init__(self, power: int) -> None:
+        super().__init__(power, reach=2.0)
+
+
+class OwnBeam(Beam):
+    def __init__(self, colour: str) -> None:
+        super().__init__(1, reach=2.0)
+        self.colour = colour
+
+
+def test_the_fields_of_a_dataclass_are_settings() -> None:
+    found = settings_of(Beam)
+    assert {name: each.default for name, each in found.items()} == {
+        **{"watts": 9, "manual": None, "is_red": False},
+        "reach": inspect.Parameter.empty,
+    }
+    assert list(found) == ["watts", "manual", "is_red", "reach"]
+    assert (found["watts"].doc, found["reach"].annotation) == ("of its bulb.", float)
+    beam = Beam(3, "a.txt", reach=1.0)  # type: ignore[arg-type]
+    assert beam.settings == {"watts": 3, "manual": Path("a.txt"), "is_red": False, "reach": 1.0}
+    assert OldBeam(3).settings == {"manual": None, "is_red": False, "watts": 3, "reach": 2.0}
+    assert OwnBeam("red").settings == {"colour": "red"}
+    with pytest.raises(ConfigError, match="is_red"):
+        Torch(3, is_red="no")  # type: ignore[arg-type]
 
 
 def test_a_text_is_recorded_as_a_path_where_a_path_is_declared() -> None:

@@ -60,7 +60,7 @@ def both(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def test_scores_loss_and_gradients_equal_those_of_paddlepalm_2() -> None:
     params = {name.rpartition("match.")[2]: value for name, value in recorded("params").items()}
     golden = json.loads((LATER / "match_pairwise" / "golden.json").read_text(encoding="utf-8"))
-    backbone = ERNIE(64, 2, 4, 120, 40, 4, 3, layer_norm_eps=1e-6).eval()
+    backbone = ERNIE(64, 2, 4, 120, 40, sent_type_vocab_size=4, layer_norm_eps=1e-6).eval()
     head_names = {name: HEAD[name.rpartition(".")[2]] for name in params if name.rpartition(".")[2] in HEAD}
     backbone.load_state_dict(
         to_ours({name: value for name, value in params.items() if name not in head_names}).weights

@@ -78,9 +78,9 @@ def test_predictions_and_losses_equal_those_of_paddlepalm_2(kind_of_head: str) -
         for name, value in np.load(folder / f"{kind_of_head}_params.npz").items()
     }
     sizes = {"layer_norm_eps": 1e-6, "initializer_range": 0.02}
-    backbone: BERT | ERNIE = ERNIE(64, 2, 4, 120, 40, 4, 3, **sizes)
+    backbone: BERT | ERNIE = ERNIE(64, 2, 4, 120, 40, sent_type_vocab_size=4, **sizes)
     if kind_of_head == "bertcls":
-        backbone = BERT(64, 2, 4, 120, 40, params["sent_embedding"].shape[0], **sizes)
+        backbone = BERT(64, 2, 4, 120, 40, type_vocab_size=params["sent_embedding"].shape[0], **sizes)
     own = {name: value for name, value in params.items() if not name.startswith(f"{kind_of_head}.")}
     backbone.load_state_dict(to_ours(own).weights)
     head: Head = {

@@ -55,7 +55,7 @@ def batch_of_the_original() -> dict[str, Tensor]:
 
 def model_of_the_original() -> tuple[Backbone, SequenceLabel]:
     params = recorded("param")
-    backbone = ERNIE(64, 2, 4, 120, 40, 4, 3, layer_norm_eps=1e-6)
+    backbone = ERNIE(64, 2, 4, 120, 40, sent_type_vocab_size=4, layer_norm_eps=1e-6)
     backbone.load_state_dict(
         to_ours({name: value for name, value in params.items() if name not in HEAD}).weights
     )

@@ -12,7 +12,6 @@ HEADS: list[tuple[Head, str, tuple[int, ...]]] = [
     (Classify(3, 8, class_weights=[1.0, 2.0, 3.0]), "label_ids", (4,)),
     (Ordinal(3, 8), "label_ids", (4,)),
     (MultiLabel(3, 8), "label_set", (4, 3)),
-    (MultiLabel(3, 8, loss="asymmetric"), "label_set", (4, 3)),
     (Ranking(8, learning_strategy="pairwise"), "relevance", (2, 2)),
     (SequenceLabel(3, 8, label_smoothing=0.1), "label_ids", (4, 5)),
     (SequenceLabel(3, 8, use_crf=True), "label_ids", (4, 5)),

@@ -40,7 +40,7 @@ CHOICES = {
 @pytest.mark.parametrize("name", CHOICES)
 def test_every_form_of_choices_gives_the_same_sequences(vocab: Path, tmp_path: Path, name: str) -> None:
     path = write_text(tmp_path, name, CHOICES[name])
-    own: dict[str, Any] = {"choice_columns": ["one", "two", "three"]} if "columns" in name else {}
+    own: dict[str, Any] = {"list_columns": ["one", "two", "three"]} if "columns" in name else {}
     reader = MultipleChoiceReader(vocab, 16, **own)
     batch = reader.collate(encoded(reader, path, with_targets=True), [0], rng_of_row)
     texts = [
@@ -92,7 +92,7 @@ def test_a_batch_of_ranking_has_the_relevance_of_every_candidate(vocab: Path, tm
 def test_negatives_only_train(vocab: Path, tmp_path: Path) -> None:
     text = "text_a\ttext_b\tfirst\tsecond\nwho\tanna\tbert\tnear\nwhat\tboat\t\t\n"
     path = write_text(tmp_path, "pairs.tsv", text)
-    reader = EmbeddingReader(vocab, 16, negative_columns=["first", "second"])
+    reader = EmbeddingReader(vocab, 16, list_columns=["first", "second"])
     batch = reader.collate(encoded(reader, path, with_targets=True), [0, 1], rng_of_row)
     assert batch["group_rows"].tolist() == [[0, 1, 2, 3], [4, 5, -1, -1]]
     assert [len(rows) for rows in (encoded(reader, path, False)["sequence_lengths"][0],)] == [2]
