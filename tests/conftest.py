@@ -7,10 +7,12 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from helpers import tiny
 from helpers.loaded import python_loaded
 
 # On a busy machine an example may take any time; that is no fault.
@@ -34,6 +36,20 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The data of four tiny tasks, a vocabulary and an encoder's configuration."""
+    return tiny.write_files(tmp_path)
+
+
+@pytest.fixture
+def vocab(tmp_path: Path) -> Path:
+    """A vocabulary for the readers."""
+    from helpers.reader_files import write_vocabulary
+
+    return write_vocabulary(tmp_path)
 
 
 @pytest.fixture

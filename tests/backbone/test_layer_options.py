@@ -12,16 +12,10 @@ from torch import Tensor
 from helpers import tiny
 from helpers.components import small, tensors
 from palm.backbone import BERT
-from palm.controller.controller import Controller
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny.write_files(tmp_path)
 
 
 def losses(folder: Path, **settings: Any) -> list[float]:
-    training = Controller(tiny.config(folder, "cls", "mlm", **settings), argv=[]).training()
+    training = tiny.controller(folder, "cls", "mlm", **settings).training()
     return [step.loss.item() for step in training.steps()]
 
 

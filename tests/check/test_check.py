@@ -151,12 +151,11 @@ def test_rows_that_cannot_be_used_are_all_reported_and_the_others_are_read(tmp_p
     assert found.problems[1].examples[0].startswith("train.tsv:22 ")
 
 
-def test_time_and_memory_are_measured_and_nothing_is_written(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    config = tiny.config(tmp_path, "cls", "match", eval_every_n_steps=7)
+def test_time_and_memory_are_measured_and_nothing_is_written(folder: Path) -> None:
+    config = tiny.config(folder, "cls", "match", eval_every_n_steps=7)
     config["tasks"]["cls"]["dev_file"] = config["tasks"]["cls"]["train_file"]
     found = check(config)
-    assert not (tmp_path / "out").exists()
+    assert not (folder / "out").exists()
     assert found.plan is not None
     assert found.cost is not None
     assert found.cost.step > 0
@@ -164,18 +163,17 @@ def test_time_and_memory_are_measured_and_nothing_is_written(tmp_path: Path) -> 
     assert found.cost.fullest.keys() == {"cls", "match"}
 
 
-def test_an_earlier_run_in_save_path_is_an_error_before_the_run(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    config = tiny.config(tmp_path, "cls", overwrite=False)
+def test_an_earlier_run_in_save_path_is_an_error_before_the_run(folder: Path) -> None:
+    config = tiny.config(folder, "cls", overwrite=False)
     palm.Controller(config, argv=[]).train()
-    before = sorted(path.as_posix() for path in (tmp_path / "out").rglob("*"))
+    before = sorted(path.as_posix() for path in (folder / "out").rglob("*"))
     finished = check(config, measure=False)
     assert [each.severity for each in finished.problems if each.code == "save_path"] == ["note"]
     found = check({**config, "learning_rate": 0.5}, measure=False)
     assert [
         (problem.severity, problem.code) for problem in found.problems if problem.severity == "error"
     ] == [("error", "save_path")]
-    assert sorted(path.as_posix() for path in (tmp_path / "out").rglob("*")) == before
+    assert sorted(path.as_posix() for path in (folder / "out").rglob("*")) == before
 
 
 @pytest.fixture
@@ -236,14 +234,13 @@ def test_what_is_really_wrong_with_published_data_is_found() -> None:
     assert "'UNK'" in missing.message
 
 
-def test_the_steps_of_every_stage_are_reported(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
+def test_the_steps_of_every_stage_are_reported(folder: Path) -> None:
     stages = [{"name": "joint"}, {"tasks": ["cls"], "num_epochs": 0.5}]
-    found = check(tiny.config(tmp_path, "cls", "match", num_epochs=1, stages=stages), measure=False)
+    found = check(tiny.config(folder, "cls", "match", num_epochs=1, stages=stages), measure=False)
     notes = [problem.message for problem in found.problems if problem.code == "stages"]
     assert len(notes) == 1
     assert "1-joint: cls 10, match 10; 2-cls: cls 5" in notes[0]
-    wrong = check(tiny.config(tmp_path, "cls", stages=[{"freeze": 9}]), measure=False)
+    wrong = check(tiny.config(folder, "cls", stages=[{"freeze": 9}]), measure=False)
     (problem,) = wrong.problems
     assert "stages: stage 1-all: freeze: " in problem.message
     assert "9" in problem.message
@@ -252,19 +249,17 @@ def test_the_steps_of_every_stage_are_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tags", "scheme"), [("B-LOC I-LOC O", "IOB2"), ("B-LOC L-LOC O", "BILOU"), ("LOC LOC O", "plain")]
 )
-def test_the_scheme_of_tags_is_told(tmp_path: Path, tags: str, scheme: str) -> None:
-    tiny.write_files(tmp_path)
-    (tmp_path / "train.tsv").write_text(f"label\ttext_a\n{tags}\tred old lamp\n" * 1, encoding="utf-8")
+def test_the_scheme_of_tags_is_told(folder: Path, tags: str, scheme: str) -> None:
+    (folder / "train.tsv").write_text(f"label\ttext_a\n{tags}\tred old lamp\n" * 1, encoding="utf-8")
     names = {tag: number for number, tag in enumerate(dict.fromkeys(tags.split()))}
-    reader = READERS["seq_label"](vocab_path=tmp_path / "vocab.txt", max_seq_len=16, label_map=names)
-    found = data_of("tags", reader, {"train": tmp_path / "train.tsv"})
+    reader = READERS["seq_label"](vocab_path=folder / "vocab.txt", max_seq_len=16, label_map=names)
+    found = data_of("tags", reader, {"train": folder / "train.tsv"})
     assert found.files[0].scheme == scheme
     assert f"tags train: tags in {scheme}: " in text_of_check(Check("c", [], [found]))
 
 
-def test_a_task_that_another_one_drowns_is_named(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    config = tiny.config(tmp_path, "cls", "match", max_steps=4)
+def test_a_task_that_another_one_drowns_is_named(folder: Path) -> None:
+    config = tiny.config(folder, "cls", "match", max_steps=4)
     config["tasks"]["cls"]["loss_weight"] = 1e-4
     found = check(config)
     assert found.cost is not None
@@ -274,4 +269,4 @@ def test_a_task_that_another_one_drowns_is_named(tmp_path: Path) -> None:
     assert (problem.task, problem.severity) == ("cls", "warning")
     assert "match" in problem.message
     assert "cls.loss_weight" in problem.remedy
-    assert "drowned" not in [each.code for each in check(tiny.config(tmp_path, "cls", "match")).problems]
+    assert "drowned" not in [each.code for each in check(tiny.config(folder, "cls", "match")).problems]

@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 import palm
 from helpers import tiny
@@ -29,11 +28,7 @@ from palm.core.process import START
 def folder(tmp_path: Path) -> Path:
     tiny.write_files(tmp_path)
     settings = tiny.config(tmp_path, "cls", "mrc", num_epochs=1, save_path="out")
-    (tmp_path / "tasks").mkdir()
-    for name, task in settings.pop("tasks").items():
-        (tmp_path / "tasks" / f"{name}.yaml").write_text(yaml.safe_dump(task), encoding="utf-8")
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    return tmp_path
+    return tiny.write_config(tmp_path, settings, "tasks").parent
 
 
 def test_train_then_predict_all_tasks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

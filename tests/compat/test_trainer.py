@@ -14,14 +14,10 @@ import torch
 
 import palm.compat as palm
 from helpers import tiny
+from helpers.equal import differing
 from palm.controller.controller import Controller
 
 HIDDEN = tiny.BACKBONE["hidden_size"]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny.write_files(tmp_path)
 
 
 def reader_of(folder: Path, phase: str = "train", num_epochs: int | None = 2, **settings: Any) -> Any:
@@ -123,7 +119,7 @@ def test_a_loop_of_ones_own_makes_the_steps_of_train(folder: Path) -> None:
             (seen - 1) // 10,
         )
     assert seen == 20
-    assert all(torch.equal(value, weights(own)[name]) for name, value in weights(whole).items())
+    assert differing(weights(own), weights(whole)) == []
 
 
 def _same(reader: Any, trainer: palm.Trainer) -> Any:
@@ -137,7 +133,7 @@ def test_a_trainer_and_a_controller_of_the_same_settings_make_the_same_losses(
     folder: Path, precision: str
 ) -> None:
     settings = {"weight_decay": 0.01, "grad_clip": None, "warmup_proportion": 0.1, "precision": precision}
-    controller = Controller(tiny.config(folder, "cls", **settings), argv=[])
+    controller = tiny.controller(folder, "cls", **settings)
     training = controller.training()
     trainer = trainer_of(folder, precision=precision)
     assert trainer.forward is not None
@@ -159,17 +155,17 @@ def test_load_ckpt_continues_exactly(folder: Path) -> None:
     second.load_ckpt(folder / "ckpt")
     assert second.cur_train_step == 7
     assert before + losses(second, 13) == uninterrupted
-    assert all(torch.equal(value, weights(second)[name]) for name, value in weights(whole).items())
+    assert differing(weights(second), weights(whole)) == []
 
 
 def test_a_model_of_one_door_predicts_through_the_other(folder: Path) -> None:
     trainer = with_prediction(trainer_of(folder), folder)
     trainer.train()
     trainer.save(folder / "model", save_type="predict")
-    controller = Controller(tiny.config(folder, "cls"), for_train=False, argv=[])
+    controller = tiny.controller(folder, "cls", for_train=False)
     assert list(controller.pred("cls", folder / "model")) == trainer.predict()
 
-    Controller(tiny.config(folder, "cls"), argv=[]).train()
+    tiny.controller(folder, "cls").train()
     other = with_prediction(palm.Trainer("cls", precision="fp32"), folder)
     other.load_predict_model(folder / "out" / "cls" / "infer_model")
     assert other.predict() == list(controller.pred("cls"))

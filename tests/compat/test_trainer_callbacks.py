@@ -19,11 +19,6 @@ from palm.train.callbacks import Event
 from palm.train.loop import Step
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny.write_files(tmp_path)
-
-
 def built(
     folder: Path, name: str, file: str, num_epochs: int | None, bert: palm.backbone.BERT
 ) -> palm.Trainer:

@@ -6,9 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-import yaml
-
 from helpers import tiny
 from helpers.shared import RECORDED_0, needs_shared
 from palm.config import read_config, yaml_text
@@ -16,18 +13,9 @@ from palm.config.run import RunConfig, printed
 from palm.controller.resolve import edited, resolve
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny.write_files(tmp_path)
-
-
 def written(folder: Path, **settings: Any) -> Path:
     """A project of two tasks in files."""
-    whole = tiny.config(folder, "cls", "match", **settings)
-    for task, own in whole.pop("tasks").items():
-        (folder / f"{task}.yaml").write_text(yaml.safe_dump(own), encoding="utf-8")
-    (folder / "config.yaml").write_text(yaml.safe_dump(whole, sort_keys=False), encoding="utf-8")
-    return folder / "config.yaml"
+    return tiny.write_config(folder, tiny.config(folder, "cls", "match", **settings))
 
 
 def run_of(config: Any, *argv: str) -> RunConfig:

@@ -126,11 +126,8 @@ def test_the_model_of_another_task_is_reported(
     assert "'cls'" in warning
 
 
-def test_an_evaluation_writes_an_encoder_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny.write_files(tmp_path)
-    config = tiny.config(tmp_path, "cls", "match", eval_every_n_steps=5, max_steps=5)
-    for task in config["tasks"].values():
-        task["dev_file"] = task["train_file"]
+def test_an_evaluation_writes_an_encoder_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny.config(folder, "cls", "match", eval_every_n_steps=5, max_steps=5, with_dev=True)
     written = []
     save = saved_model.save_tensors
     monkeypatch.setattr(saved_model, "save_tensors", lambda *given: written.append(given[0]) or save(*given))
@@ -144,5 +141,5 @@ def test_an_evaluation_writes_an_encoder_once(tmp_path: Path, monkeypatch: pytes
         Path("match", "best_model"),
         Path("model"),
     ]
-    best, *others = (tmp_path / "out" / place / "model.safetensors" for place in places)
+    best, *others = (folder / "out" / place / "model.safetensors" for place in places)
     assert all(other.samefile(best) for other in others)

@@ -12,6 +12,7 @@ import pytest
 
 import palm
 from helpers import article, tiny
+from helpers.reader_files import write_rows
 from palm.check import check
 from palm.check.text import text_of_check
 from palm.config import yaml_text
@@ -211,16 +212,9 @@ def test_a_choice_that_cannot_be_made_is_reported(
 def test_predictions_are_the_rows_with_further_columns(
     trained: InferenceModel, tmp_path: Path, given: str, kind: str
 ) -> None:
-    pyarrow = pytest.importorskip("pyarrow" if "parquet" in (given, kind) else "csv")
+    pytest.importorskip("pyarrow" if "parquet" in (given, kind) else "csv")
     rows = [{"said": f"who owns the {'red ' * k}door", "intent": "kept", "n": str(k)} for k in (3, 1, 2)]
-    file = tmp_path / f"in.{given}"
-    if given == "parquet":
-        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), file)
-    elif given == "jsonl":
-        file.write_text("\n".join(map(json.dumps, rows)))
-    else:
-        between = "," if given == "csv" else "\t"
-        file.write_text("\n".join(map(between.join, [rows[0], *(row.values() for row in rows)])))
+    file = write_rows(tmp_path / f"in.{given}", rows)
     saved = trained.predict_file(file, tmp_path / f"out.{kind}")
     expected = trained.predict([row["said"] for row in rows])
     assert len(saved) == 3

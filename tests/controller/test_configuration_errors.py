@@ -24,12 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def told(config: dict[str, Any], *arguments: str, **kwargs: Any) -> list[str]:
     """The report on a configuration, which is written to files so that every line has a place."""
-    config = dict(config)
-    tasks = config.pop("tasks", {})
-    text = yaml.safe_dump(config, sort_keys=False, default_flow_style=None, width=1000)
-    Path("config.yaml").write_text(text, encoding="utf-8")
-    for name, settings in tasks.items():
-        Path(f"{name}.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    tiny.write_config(Path(), config)
     with pytest.raises(PalmError) as caught:
         Controller("config.yaml", argv=list(arguments), **kwargs)
     return str(caught.value).splitlines()

@@ -42,11 +42,6 @@ DEFAULTS: dict[Any, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny.write_files(tmp_path)
-
-
 @pytest.mark.parametrize("consumer", DEFAULTS, ids=lambda consumer: consumer.__name__)
 def test_defaults_are_the_documents(consumer: Any) -> None:
     settings = settings_of(consumer)

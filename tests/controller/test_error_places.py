@@ -23,13 +23,9 @@ def controller(folder: Path, change: dict[str, Any], task: str = "cls", **own: A
     config = tiny.config(folder, task)
     del config["save_every_n_steps"]  # the lines of the others are expected
     config |= change
-    (settings,) = config.pop("tasks").values()
-    settings = {name: value for name, value in {**settings, **own}.items() if value is not None}
-    for name, content in (("config", config | {"task_instance": task}), (task, settings)):
-        # A line a setting, as people write them, so that every message has its line.
-        lines = [f"{key}: {v if isinstance(v, str) else json.dumps(v)}\n" for key, v in content.items()]
-        (folder / f"{name}.yaml").write_text("".join(lines), encoding="utf-8")
-    return palm.Controller("config.yaml", argv=[])
+    settings = {**config["tasks"][task], **own}
+    config["tasks"] = {task: {name: value for name, value in settings.items() if value is not None}}
+    return palm.Controller(tiny.write_config(folder, config).name, argv=[])
 
 
 @pytest.fixture
@@ -65,7 +61,7 @@ def test_a_wrong_value_is_one_line_with_its_place(
 
 def test_weights_that_are_not_numbers_are_named(folder: Path) -> None:
     source = folder / "weights"
-    palm.Controller(tiny.config(folder, "cls", max_steps=1), argv=[]).train()
+    tiny.controller(folder, "cls", max_steps=1).train()
     palm.convert(folder / "out/cls/infer_model", source)
     weights = load_tensors(source / "model.safetensors")
     name = next(name for name in weights if "word_embeddings" in name)

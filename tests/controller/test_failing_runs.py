@@ -19,13 +19,8 @@ from palm.train.callbacks import Event, Started
 from palm.train.loop import Step, Training
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny.write_files(tmp_path)
-
-
 def controller(folder: Path, *tasks: str, **settings: Any) -> Controller:
-    return Controller(tiny.config(folder, *tasks, **{"overwrite": False, **settings}), argv=[])
+    return tiny.controller(folder, *tasks, **{"overwrite": False, **settings})
 
 
 def test_numbers_that_exploded_spoil_no_checkpoint(folder: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 
 import palm
 from helpers import tiny
+from helpers.equal import differing
 from palm.backbone import BERT
 from palm.cli import main
 from palm.controller.controller import Controller
@@ -47,9 +48,7 @@ def same_records(joint: palm.JointModel, out: Path, *tasks: str) -> None:
         own = palm.load_model(out / task / "infer_model", precision="fp32")
         texts = ["a red door", "anna has the old boat"] if task in ("cls", "mlm") else [PAIR, PAIR[::-1]]
         assert [each[task] for each in joint.predict(texts, [task])] == own.predict(texts)
-        weights = {**joint.tasks[task].weights()}
-        assert weights.keys() == own.weights().keys()
-        assert all(torch.equal(value, weights[name]) for name, value in own.weights().items())
+        assert differing(joint.tasks[task].weights(), own.weights()) == []
 
 
 def test_a_run_of_several_targets_saves_all_of_them_as_one_model(run: Path) -> None:
@@ -81,15 +80,14 @@ def test_without_hard_links_files_are_copied(tmp_path: Path, monkeypatch: pytest
     same_records(palm.load_model(out / "model", precision="fp32"), out, "cls", "match")
 
 
-def test_tasks_with_adapters_or_a_head_in_common_are_such_a_model_too(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    config = tiny.config(tmp_path, "cls", "match", max_steps=4, tasks_per_step="all", freeze="backbone")
+def test_tasks_with_adapters_or_a_head_in_common_are_such_a_model_too(folder: Path) -> None:
+    config = tiny.config(folder, "cls", "match", max_steps=4, tasks_per_step="all", freeze="backbone")
     config["tasks"]["cls"]["lora"] = {"rank": 2, "targets": ["query", "value"]}
     config["tasks"]["again"] = {**config["tasks"]["match"]}
     config["tasks"]["other"] = {**config["tasks"]["again"]}
     config |= {"task_instance": ["cls", "match", "again", "other"], "task_reuse_tag": [0, 1, 2, 2]}
     Controller(config, argv=[]).train()
-    out = tmp_path / "out"
+    out = folder / "out"
     joint = palm.load_model(out / "model", precision="fp32")
     for task in ("cls", "match", "again", "other"):
         texts = ["a red door" if task == "cls" else PAIR]
@@ -102,15 +100,14 @@ def test_tasks_with_adapters_or_a_head_in_common_are_such_a_model_too(tmp_path: 
         saved_weights(out)
     expected = "share no encoder" if find_spec("onnxscript") else "palm-torch.onnx"
     with pytest.raises(PalmError, match=expected):
-        to_onnx(out, tmp_path / "onnx")
+        to_onnx(out, folder / "onnx")
 
 
-def test_a_frozen_encoder_is_on_the_disk_once_but_one_with_adapters_at_every_step(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    config = tiny.config(tmp_path, "cls", "match", freeze="backbone", save_infermodel_every_n_steps=5)
+def test_a_frozen_encoder_is_on_the_disk_once_but_one_with_adapters_at_every_step(folder: Path) -> None:
+    config = tiny.config(folder, "cls", "match", freeze="backbone", save_infermodel_every_n_steps=5)
     config["tasks"]["cls"]["lora"] = {"rank": 2, "targets": ["query", "value"]}
     Controller({**config, "learning_rate": 1e-2}, argv=[]).train()
-    out = tmp_path / "out"
+    out = folder / "out"
     first, *later = (
         out / "match" / f"infer_model{end}" / "model.safetensors" for end in (".step5", ".step10", "")
     )
@@ -120,16 +117,13 @@ def test_a_frozen_encoder_is_on_the_disk_once_but_one_with_adapters_at_every_ste
         weights = palm.load_model(place, precision="fp32").backbone.state_dict()
         shared = palm.load_model(out / "match" / "infer_model", precision="fp32").backbone
         merged = read_adapters(shared, place / "lora").merged_into(shared).state_dict()
-        assert all(torch.equal(value, weights[name]) for name, value in merged.items())
+        assert differing(merged, weights) == []
 
 
 def test_a_run_that_fails_while_it_saves_leaves_the_earlier_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tiny.write_files(tmp_path)
-    config = tiny.config(tmp_path, "cls", "match", num_epochs=6, learning_rate=5e-3)
-    for task in config["tasks"].values():
-        task["dev_file"] = task["train_file"]
+    config = tiny.config(folder, "cls", "match", num_epochs=6, learning_rate=5e-3, with_dev=True)
     compute, saved = saved_model.model_card, []
 
     def full(description: Any, *given: Any, **more: Any) -> str:
@@ -142,11 +136,9 @@ def test_a_run_that_fails_while_it_saves_leaves_the_earlier_model(
     monkeypatch.setattr(saved_model, "model_card", full)
     with pytest.raises(StorageError, match="the disk is full"):
         Controller(config, argv=[]).train()
-    assert not [place.name for place in (tmp_path / "out").iterdir() if place.name.startswith(".model")]
-    assert (
-        read_json(tmp_path / "out" / "model" / "config.json")["tasks"]["cls"]["training"]["step"] == saved[0]
-    )
-    verify(tmp_path / "out" / "model")
+    assert not [place.name for place in (folder / "out").iterdir() if place.name.startswith(".model")]
+    assert read_json(folder / "out" / "model" / "config.json")["tasks"]["cls"]["training"]["step"] == saved[0]
+    verify(folder / "out" / "model")
 
 
 def test_an_older_directory_of_one_task_still_loads(run: Path, tmp_path: Path) -> None:

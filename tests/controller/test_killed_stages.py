@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from helpers import killed_stage, tiny
+from helpers.callbacks import timeless
+from helpers.equal import differing, tensors_in
 from helpers.loaded import run_script
 from palm.controller.controller import Controller
-from palm.core.saved import load_tensors
 
 
 @pytest.fixture(scope="module")
@@ -25,19 +24,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def tensors(out: Path) -> dict[str, dict[str, torch.Tensor]]:
-    """What all models, stages and checkpoints hold, by their paths."""
-    return {
-        file.relative_to(out).as_posix(): load_tensors(file) for file in sorted(out.rglob("*.safetensors"))
-    }
-
-
 def told(out: Path) -> list[dict[str, Any]]:
-    files = sorted(out.glob("stages/*/history.jsonl"))
-    lines = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    unlike = ("seconds", "time", "memory_bytes")
-    same = [line for line in lines if line["event"] != "warning"]  # that a stage begins anew
-    return [{name: line[name] for name in line if name not in unlike} for line in same]
+    """The history, but for the warning that a stage begins anew."""
+    return [line for line in timeless(out) if line["event"] != "warning"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
@@ -49,9 +38,5 @@ def test_a_killed_stage_continues_to_the_bit(whole: Path, stage: str, step: int)
     assert not (whole / out / "stages" / stage / "weights").exists()
 
     Controller(killed_stage.config(whole, out, resume="auto"), argv=[]).train()
-    expected, found = tensors(whole / "whole"), tensors(whole / out)
-    assert found.keys() == expected.keys()
-    for path, weights in expected.items():
-        assert weights.keys() == found[path].keys()
-        assert all(torch.equal(value, found[path][name]) for name, value in weights.items()), path
+    assert differing(tensors_in(whole / "whole"), tensors_in(whole / out)) == []
     assert told(whole / out) == told(whole / "whole")

@@ -37,9 +37,8 @@ def test_the_plan_fills_max_steps_and_keeps_the_proportions_of_tasks(
     assert {name: drawn.count(name) for name in steps} == steps
 
 
-def test_the_schedule_ends_and_targets_are_saved_at_max_steps(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    config = tiny.config(tmp_path, "cls", "match", max_steps=9, lr_scheduler="linear", random_seed=3)
+def test_the_schedule_ends_and_targets_are_saved_at_max_steps(folder: Path) -> None:
+    config = tiny.config(folder, "cls", "match", max_steps=9, lr_scheduler="linear", random_seed=3)
     del config["num_epochs"]
     controller = Controller(config, argv=[])
     training = controller.training()
@@ -51,16 +50,15 @@ def test_the_schedule_ends_and_targets_are_saved_at_max_steps(tmp_path: Path) ->
     assert saved.keys() == {"cls", "match"}
     assert max(saved.values()) <= 9
     for task in ("cls", "match"):
-        assert palm.load_model(tmp_path / "out" / task / "infer_model").task == task
+        assert palm.load_model(folder / "out" / task / "infer_model").task == task
 
 
-def test_a_run_continues_to_its_max_steps_and_not_to_others(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    config = tiny.config(tmp_path, "cls", "match", max_steps=9, save_every_n_steps=4, lr_scheduler="linear")
+def test_a_run_continues_to_its_max_steps_and_not_to_others(folder: Path) -> None:
+    config = tiny.config(folder, "cls", "match", max_steps=9, save_every_n_steps=4, lr_scheduler="linear")
     whole = Controller(config, argv=[]).train()
     losses = {line.step: line.loss for line in whole.history if isinstance(line, Logged)}
     resumed = Controller(
-        {**config, "save_path": str(tmp_path / "second"), "resume": str(tmp_path / "out" / "step_4")}, argv=[]
+        {**config, "save_path": str(folder / "second"), "resume": str(folder / "out" / "step_4")}, argv=[]
     ).train()
     again = {line.step: line.loss for line in resumed.history if isinstance(line, Logged)}
     assert again.keys() >= {5}
@@ -70,8 +68,8 @@ def test_a_run_continues_to_its_max_steps_and_not_to_others(tmp_path: Path) -> N
             {
                 **config,
                 "max_steps": 11,
-                "save_path": str(tmp_path / "third"),
-                "resume": str(tmp_path / "out" / "step_4"),
+                "save_path": str(folder / "third"),
+                "resume": str(folder / "out" / "step_4"),
             },
             argv=[],
         ).train()

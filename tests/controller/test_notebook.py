@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def controller(folder: Path, **settings: Any) -> Controller:
     common = {"overwrite": False, "num_epochs": 1, "progress": "none", **settings}
-    return Controller(tiny.config(folder, "cls", **common), argv=[])
+    return tiny.controller(folder, "cls", **common)
 
 
 def interrupt(event: Any) -> None:

@@ -17,7 +17,7 @@ from palm.controller.controller import Controller
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tiny.write_files(tmp_path_factory.mktemp("trained"))
-    Controller(tiny.config(folder, num_epochs=25, learning_rate=3e-3), argv=[]).train()
+    tiny.controller(folder, num_epochs=25, learning_rate=3e-3).train()
     return folder
 
 
@@ -26,7 +26,7 @@ def model_of(folder: Path, task: str) -> Path:
 
 
 def predicting(folder: Path, **settings: Any) -> Controller:
-    return Controller(tiny.config(folder, **settings), for_train=False, argv=[])
+    return tiny.controller(folder, **settings, for_train=False)
 
 
 def test_a_trained_model_answers_what_it_was_taught(trained: Path) -> None:
@@ -92,8 +92,7 @@ def test_a_damaged_model_is_named(trained: Path, tmp_path: Path) -> None:
         palm.load_model(tmp_path)
 
 
-def test_the_resolved_configuration_repeats_the_run(tmp_path: Path) -> None:
-    folder = tiny.write_files(tmp_path)
+def test_the_resolved_configuration_repeats_the_run(folder: Path) -> None:
     first = Controller(tiny.config(folder, "cls", num_epochs=1), argv=["--learning_rate", "2e-3"])
     first.train()
     weights = (model_of(folder, "cls") / "model.safetensors").read_bytes()

@@ -13,13 +13,8 @@ from palm.core.errors import PalmError, StorageError
 from palm.train.loop import Step
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny.write_files(tmp_path)
-
-
 def controller(folder: Path, *tasks: str, **settings: Any) -> Controller:
-    return Controller(tiny.config(folder, *tasks, **{"overwrite": False, **settings}), argv=[])
+    return tiny.controller(folder, *tasks, **{"overwrite": False, **settings})
 
 
 def models(folder: Path) -> dict[str, bytes]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import palm
 from helpers import tiny
@@ -17,13 +16,8 @@ from helpers.loaded import run_script
 from palm.controller.controller import Controller
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny.write_files(tmp_path)
-
-
 def controller(folder: Path, *tasks: str, **settings: Any) -> Controller:
-    return Controller(tiny.config(folder, *tasks, **{"overwrite": False, **settings}), argv=[])
+    return tiny.controller(folder, *tasks, **{"overwrite": False, **settings})
 
 
 def models(folder: Path) -> dict[str, bytes]:
@@ -49,10 +43,7 @@ palm.Controller("config.yaml", argv=sys.argv[3:]).train([after])
 def program(folder: Path, *words: str) -> tuple[int | None, str]:
     """The exit status of a program that trains in a folder, and what it wrote."""
     (folder / "run.py").write_text(PROGRAM, encoding="utf-8")
-    config = tiny.config(folder, "cls", num_epochs=1, overwrite=False)
-    for name, task in config.pop("tasks").items():
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(task), encoding="utf-8")
-    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    tiny.write_config(folder, tiny.config(folder, "cls", num_epochs=1, overwrite=False))
     return run_script(Path("run.py"), folder, *words)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from pathlib import Path
@@ -13,6 +12,8 @@ import torch
 
 import palm
 from helpers import tiny
+from helpers.callbacks import timeless
+from helpers.equal import differing
 from palm.check import check
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError, TrainingError
@@ -25,25 +26,12 @@ from palm.train.loop import Step, Training
 
 def config(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
     """Tiny tasks of ten steps an epoch, with dev data."""
-    given = tiny.config(
-        folder, *(tasks or ("cls", "match")), **{"num_epochs": 1, "overwrite": False, **settings}
-    )
-    for task in given["tasks"].values():
-        task["dev_file"] = task["train_file"]
-    return given
+    own = {"num_epochs": 1, "overwrite": False, **settings}
+    return tiny.config(folder, *(tasks or ("cls", "match")), with_dev=True, **own)
 
 
 def weights(*place: str | Path) -> dict[str, torch.Tensor]:
     return load_tensors(Path(*place) / "model.safetensors")
-
-
-def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny.write_files(tmp_path)
 
 
 STAGES = [
@@ -74,10 +62,15 @@ def test_a_staged_run_equals_the_same_runs_by_hand(folder: Path) -> None:
     for stage, task in (("1-joint", "cls"), ("1-joint", "match"), ("2-cls", "cls"), ("3-match", "match")):
         hand = by_hand[stage[2:]]
         for kind in ("infer_model", "best_model"):
-            assert equal(weights(out, "stages", stage, task, kind), weights(hand, task, kind)), (stage, task)
+            assert differing(weights(out, "stages", stage, task, kind), weights(hand, task, kind)) == [], (
+                stage,
+                task,
+            )
     for task in ("cls", "match"):
-        assert equal(weights(out, task, "infer_model"), weights(by_hand[task], task, "infer_model"))
-    assert not equal(weights(out, "cls", "infer_model"), weights(by_hand["joint"], "cls", "infer_model"))
+        assert differing(weights(out, task, "infer_model"), weights(by_hand[task], task, "infer_model")) == []
+    assert (
+        differing(weights(out, "cls", "infer_model"), weights(by_hand["joint"], "cls", "infer_model")) != []
+    )
     assert result.steps == {"cls": 25, "match": 20}
     assert result.stages == {"cls": "2-cls", "match": "3-match"}
     assert "2-cls" in str(result)
@@ -89,29 +82,15 @@ class Killed(Exception):  # noqa: N818
 
 def killing(stage: str, step: int) -> Callback:
     """Ends the run after a step of a stage."""
-
-    def observe(event: Any) -> None:
-        if isinstance(event, Step) and event.number == step and places[-1].name == stage:
-            raise Killed
-
     places: list[Path] = []
 
     def watch(event: Any) -> None:
         if getattr(event, "folder", None) is not None:
             places.append(event.folder)
-        observe(event)
+        if isinstance(event, Step) and event.number == step and places[-1].name == stage:
+            raise Killed
 
     return watch
-
-
-def told(out: Path) -> list[dict[str, Any]]:
-    """The history without clock times."""
-    files = sorted(out.glob("stages/*/history.jsonl"))
-    lines = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    return [
-        {name: line[name] for name in line if name not in ("seconds", "time", "memory_bytes")}
-        for line in lines
-    ]
 
 
 KEPT = {"stages": STAGES, "save_every_n_steps": 3, "print_every_n_steps": 1}
@@ -136,8 +115,8 @@ def test_kill_and_resume_inside_a_stage_are_bit_identical(whole: Path, stage: st
     Controller({**parts, "resume": "auto"}, argv=[]).train()
     for name in ("cls", "match"):
         for kind in ("infer_model", "best_model"):
-            assert equal(*(weights(run, name, kind) for run in (whole / "whole", out)))
-    assert told(whole / "whole") == told(out)
+            assert differing(*(weights(run, name, kind) for run in (whole / "whole", out))) == []
+    assert timeless(whole / "whole") == timeless(out)
 
 
 def test_a_signal_ends_a_stage_with_a_checkpoint(folder: Path) -> None:
@@ -158,8 +137,8 @@ def test_a_signal_ends_a_stage_with_a_checkpoint(folder: Path) -> None:
         Controller(parts, argv=[]).train([ask])
     assert [path.name for path in (folder / "b" / "stages" / "2-all").glob("step_*")] == ["step_7"]
     Controller({**parts, "resume": "auto"}, argv=[]).train()
-    assert equal(*(weights(folder, name, "cls", "infer_model") for name in "ab"))
-    assert told(folder / "a")[-1] == told(folder / "b")[-1]
+    assert differing(*(weights(folder, name, "cls", "infer_model") for name in "ab")) == []
+    assert timeless(folder / "a")[-1] == timeless(folder / "b")[-1]
 
 
 def test_the_weights_of_a_stage_are_inspected_and_checked(folder: Path) -> None:

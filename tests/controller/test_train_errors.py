@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from helpers import tiny
 from helpers.loaded import run_script
@@ -26,7 +24,7 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = tiny.write_files(folder)
         self.settings = tiny.config(folder, "cls", "match", "mrc", num_epochs=1)
-        self.tasks = self.settings.pop("tasks")
+        self.tasks = self.settings["tasks"]
 
     def train(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         """What `palm train` writes to stderr; it must exit with 2 and leave no half-written file."""
@@ -43,14 +41,7 @@ class Run:
         return message.replace(str(self.folder) + os.sep, "").replace("\\", "/")
 
     def write(self) -> None:
-        (self.folder / "tasks").mkdir(exist_ok=True)
-        write(self.folder / "config.yaml", self.settings)
-        for name, settings in self.tasks.items():
-            write(self.folder / "tasks" / f"{name}.yaml", settings)
-
-
-def write(path: Path, settings: dict[str, Any]) -> None:
-    path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+        tiny.write_config(self.folder, self.settings, "tasks")
 
 
 def test_misspelt_keys_wrong_types_and_missing_files_come_in_one_report(

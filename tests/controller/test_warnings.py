@@ -18,11 +18,6 @@ from palm.pretrained import load_pretrain
 from palm.pretrained.families import write_hugging_face
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny.write_files(tmp_path)
-
-
 def warnings(caplog: pytest.LogCaptureFixture, config: dict[str, Any], reads_data: bool = False) -> list[str]:
     with caplog.at_level(logging.WARNING, "palm"):
         controller = Controller(config, argv=[])
@@ -121,7 +116,7 @@ def test_another_vocabulary_than_that_of_the_weights_is_reported(
     words = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
     words[5], words[6] = words[6], words[5]
     (weights / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
-    controller = Controller(tiny.config(folder, "cls"), argv=[])
+    controller = tiny.controller(folder, "cls")
     with caplog.at_level(logging.WARNING, "palm"):
         controller.load_pretrain(weights)
     (line,) = caplog.messages
@@ -295,5 +290,5 @@ def test_what_cannot_be_done_without_evaluation_is_refused(
 ) -> None:
     monkeypatch.chdir(folder)
     with pytest.raises(ConfigError) as caught:
-        Controller(tiny.config(folder, "cls", **settings), argv=[])
+        tiny.controller(folder, "cls", **settings)
     assert words in str(caught.value)

@@ -24,13 +24,8 @@ from palm.train.model import outputs_of
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny.write_files(tmp_path)
-
-
 def training(folder: Path, *tasks: str, **settings: Any) -> Training:
-    return Controller(tiny.config(folder, *tasks, **settings), argv=[]).training()
+    return tiny.controller(folder, *tasks, **settings).training()
 
 
 def without_dropout(training: Training) -> Training:
@@ -70,21 +65,8 @@ def test_the_losses_in_bf16_follow_those_in_fp32(folder: Path) -> None:
     assert 0 < (exact - rounded).abs().max() < 2e-3
 
 
-@pytest.mark.parametrize("use_ema", [False, True])
-def test_a_resumed_run_in_bf16_repeats_the_uninterrupted_one(folder: Path, use_ema: bool) -> None:
-    averages = {"use_ema": True, "ema_decay": 0.9} if use_ema else {}
-    settings = {"precision": "bf16", "save_every_n_steps": 7, **averages}
-    Controller(tiny.config(folder, "cls", "mlm", **settings), argv=[]).train()
-    model = folder / "out" / "cls" / "infer_model" / "model.safetensors"
-    uninterrupted = model.read_bytes()
-    model.unlink()
-    settings["resume"] = str(folder / "out" / "step_14")
-    Controller(tiny.config(folder, "cls", "mlm", **settings), argv=[]).train()
-    assert model.read_bytes() == uninterrupted
-
-
 def test_a_checkpoint_of_another_precision_is_refused(folder: Path) -> None:
-    Controller(tiny.config(folder, "cls", precision="bf16", save_every_n_steps=8), argv=[]).train()
+    tiny.controller(folder, "cls", precision="bf16", save_every_n_steps=8).train()
     other = tiny.config(folder, "cls", precision="fp32", resume=str(folder / "out" / "step_8"))
     with pytest.raises(StorageError, match=r"precision: 'bf16' .*'fp32'"):
         Controller(other, argv=[]).train()
@@ -112,7 +94,7 @@ def test_a_run_computes_in_the_precision_of_its_device(folder: Path) -> None:
 
 def test_an_unknown_precision_is_reported_wherever_it_is_given(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"precision .*'auto', 'fp32', 'bf16', not 'fp16'"):
-        Controller(tiny.config(folder, "cls", precision="fp16"), argv=[])
+        tiny.controller(folder, "cls", precision="fp16")
     with pytest.raises(ConfigError, match=r"precision: 'half' .*auto, fp32, bf16"):
         palm.Trainer("t", precision="half")
     with pytest.raises(ConfigError, match="'half'"):
@@ -171,7 +153,7 @@ def test_a_backbone_of_ones_own_computes_in_bf16_and_its_features_arrive_as_decl
 
 
 def test_a_saved_model_predicts_in_either_precision(folder: Path) -> None:
-    Controller(tiny.config(folder, "match", num_epochs=10), argv=[]).train()
+    tiny.controller(folder, "match", num_epochs=10).train()
     where = folder / "out" / "match" / "infer_model"
     pairs = [
         ("who owns the door", "anna has a old red door ."),

@@ -37,10 +37,10 @@ pytestmark = pytest.mark.usefixtures("loaded_runs")
 
 def made(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
     tiny.write_files(folder)
-    given = tiny.config(folder, *tasks, **{"num_epochs": 0.4, "mix_ratio": [1, 0.5], **settings})
+    given = tiny.config(
+        folder, *tasks, with_dev=True, **{"num_epochs": 0.4, "mix_ratio": [1, 0.5], **settings}
+    )
     del given["overwrite"]
-    for task in given["tasks"].values():
-        task["dev_file"] = task["train_file"]
     return given
 
 
@@ -215,7 +215,7 @@ WAYS = [Way("together", ["a", "b"], {}, 20, is_whole=True), Way("alone-a", ["a"]
 TEST = {"a": Scoring("test.tsv", "accuracy", 400, "best", is_dev=False)}
 
 
-def table(share_together: float, share_alone: float, num_seeds: int = 5) -> Outcome:
+def table(ways: list[Way] = WAYS, num_seeds: int = 5, **shares: float) -> Outcome:
     """The outcome of made-up runs that are right on these shares of 400 rows."""
     rng = np.random.default_rng(1)
     difficulty = rng.random(400)
@@ -224,13 +224,12 @@ def table(share_together: float, share_alone: float, num_seeds: int = 5) -> Outc
         is_right = difficulty + rng.normal(0, 0.05, 400) < share
         return [({"label": int(right)}, {"label": 1}) for right in is_right]
 
-    rows = {"a": {}} | {"a": {name: [run(share) for _ in range(num_seeds)] for name, share in
-                              (("together", share_together), ("alone-a", share_alone))}}  # fmt: skip
-    return outcome_of(WAYS, rows, TEST, range(1, num_seeds + 1), "Equal.", resamples=400)
+    rows = {name.replace("_", "-"): [run(share) for _ in range(num_seeds)] for name, share in shares.items()}
+    return outcome_of(ways, {"a": rows}, TEST, range(1, num_seeds + 1), "Equal.", resamples=400)
 
 
 def test_a_helper_that_helps_is_called_helpful_and_by_how_much() -> None:
-    found = table(0.9, 0.8)
+    found = table(together=0.9, alone_a=0.8)
     assert found.auxiliaries == {"b": {"a": "helpful"}}
     (answer,) = found.answers
     assert (answer.direction, answer.is_certain) == (1, True)
@@ -260,20 +259,7 @@ def test_a_way_is_judged_against_the_better_of_a_target_alone() -> None:
 
 def test_a_further_variant_is_compared_with_each_target_alone() -> None:
     ways = [*WAYS, Way("staged", ["a", "b"], {}, 20, is_whole=True)]
-    right = {"together": 0.8, "alone-a": 0.8, "staged": 0.9}
-    rng = np.random.default_rng(1)
-    difficulty = rng.random(400)
-    rows = {
-        name: [
-            [
-                ({"label": int(is_right)}, {"label": 1})
-                for is_right in difficulty + rng.normal(0, 0.05, 400) < share
-            ]
-            for _ in range(5)
-        ]
-        for name, share in right.items()
-    }
-    found = outcome_of(ways, {"a": rows}, TEST, range(1, 6), "Equal.", resamples=400)
+    found = table(ways, together=0.8, alone_a=0.8, staged=0.9)
     assert [(answer.way, answer.against, answer.direction) for answer in found.answers] == [
         ("together", "alone-a", 0),
         ("staged", "together", 1),
@@ -377,7 +363,7 @@ def answer(way: str, against: str, unit: str, **decided: Any) -> Answer:
 
 
 def test_where_five_seeds_show_nothing_nothing_is_claimed() -> None:
-    found = table(0.85, 0.85)
+    found = table(together=0.85, alone_a=0.85)
     assert found.auxiliaries == {"b": {"a": "undecided"}}
     assert [answer.direction for answer in found.answers] == [0]
 

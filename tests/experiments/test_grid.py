@@ -40,11 +40,11 @@ def settings_of(folder: Path, **settings: Any) -> dict[str, Any]:
     return {"global": given, "tasks": tasks, "backbone": json.loads((folder / "backbone.json").read_text())}
 
 
-def waited_for(path: Path) -> None:
+def waited_for(folder: Path, pattern: str = "out/history.jsonl") -> None:
     until = time.monotonic() + 120
-    while not path.exists() and time.monotonic() < until:
+    while not list(folder.glob(pattern)):
+        assert time.monotonic() < until
         time.sleep(0.05)
-    assert path.exists()
 
 
 @pytest.mark.usefixtures("loaded_runs")  # not those of the grid that is killed
@@ -56,13 +56,11 @@ def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_continues(
     words = [sys.executable, "-c", PROGRAM, str(tmp_path / "settings.json"), str(tmp_path / "grid")]
     grid = Grid(tmp_path / "grid")
     with subprocess.Popen(words) as killed:
-        waited_for(grid.folder("one") / "out" / "history.jsonl")
+        waited_for(grid.folder("one"))
         killed.send_signal(signal.SIGKILL)
     # The second one waits until the run that was left has ended.
     folder = grid.folder("one")
-    until = time.monotonic() + 120
-    while not list(folder.glob("out/step_*/manifest.json")) and time.monotonic() < until:
-        time.sleep(0.05)
+    waited_for(folder, "out/step_*/manifest.json")
     (checkpoint,) = folder.glob("out/step_*")
     assert 0 < int(checkpoint.name.removeprefix("step_")) < 300
     ((_, ended),) = grid.train([GridRun("one", settings)])
@@ -106,7 +104,7 @@ def test_a_run_whose_data_change_meanwhile_has_its_result_once_they_are_restored
     rows = data.read_bytes()
     with ThreadPoolExecutor(1) as threads:
         trained = threads.submit(lambda: list(grid.train([run])))
-        waited_for(grid.folder("one") / "out" / "history.jsonl")
+        waited_for(grid.folder("one"))
         data.write_bytes(rows + rows.splitlines(keepends=True)[-1])
         assert isinstance(error := trained.exception(120), PalmError)
     assert str(data) in str(error)

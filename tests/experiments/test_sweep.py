@@ -136,13 +136,12 @@ def test_a_setting_that_nobody_has_is_reported_before_the_first_run(tmp_path: Pa
     assert not (tmp_path / "out_sweep").exists()
 
 
-def test_stages_are_not_swept(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    given = tiny.config(tmp_path, "cls", stages=[{"learning_rate": 1e-4}])
+def test_stages_are_not_swept(folder: Path) -> None:
+    given = tiny.config(folder, "cls", stages=[{"learning_rate": 1e-4}])
     with pytest.raises(ConfigError) as caught:
-        palm.sweep(given, {"learning_rate": [1e-3]}, output=tmp_path / "sweep")
+        palm.sweep(given, {"learning_rate": [1e-3]}, output=folder / "sweep")
     assert str(caught.value).startswith("stages: ")
-    assert not (tmp_path / "sweep").exists()
+    assert not (folder / "sweep").exists()
 
 
 def test_trials_continue_where_they_were(tmp_path: Path) -> None:

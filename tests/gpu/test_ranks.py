@@ -41,10 +41,9 @@ def losses_of(folder: Path, device: str, ranks: int) -> list[float]:
 
 
 @pytest.mark.parametrize("device", ["cpu", GPUS])
-def test_two_ranks_lose_what_one_does(device: str, tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
+def test_two_ranks_lose_what_one_does(device: str, folder: Path) -> None:
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (tmp_path / "backbone.json").write_text(json.dumps({**tiny.BACKBONE, **still}), encoding="utf-8")
-    one = losses_of(tmp_path, device, 1)
+    (folder / "backbone.json").write_text(json.dumps({**tiny.BACKBONE, **still}), encoding="utf-8")
+    one = losses_of(folder, device, 1)
     assert len(one) == 8
-    assert losses_of(tmp_path, device, 2) == pytest.approx(one, rel=1e-4)
+    assert losses_of(folder, device, 2) == pytest.approx(one, rel=1e-4)

@@ -1,10 +1,19 @@
-"""A balancing method of the test's own."""
+"""A balancing method and a mixing of the tests' own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from palm.mixing.balance import Balance
+from palm.mixing.strategies import Mixing, TaskProgress
+
+
+class OnlyFirst(Mixing):
+    """All steps for the first task."""
+
+    def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
+        """Give every share to the first."""
+        return [1.0] + [0.0] * (len(tasks) - 1)
 
 
 class EqualLosses(Balance):

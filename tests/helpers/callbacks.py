@@ -51,6 +51,7 @@ def controller(folder: Path, **settings: Any) -> palm.Controller:
 
 
 def timeless(path: Path) -> list[dict[str, Any]]:
-    """The lines of a history without what differs between equal runs."""
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    """The lines of a history, or of those of all stages of a run, without what differs between equal runs."""
+    files = sorted(path.glob("stages/*/history.jsonl")) if path.is_dir() else [path]
+    lines = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     return [{k: v for k, v in line.items() if k not in ("seconds", "time", "memory_bytes")} for line in lines]

@@ -25,7 +25,7 @@ STAGES = [
 
 def config(folder: Path, out: str, **settings: Any) -> dict[str, Any]:
     """Five tasks with dropout, checkpoints every third step and averages of the weights."""
-    made = tiny.config(
+    return tiny.config(
         folder,
         "cls",
         "match",
@@ -34,10 +34,8 @@ def config(folder: Path, out: str, **settings: Any) -> dict[str, Any]:
         **{"save_path": str(folder / out), "num_epochs": 1, "overwrite": False, "stages": STAGES},
         **{"save_every_n_steps": 3, "print_every_n_steps": 1, "use_ema": True, "ema_decay": 0.9},
         **settings,
+        with_dev=True,
     )
-    for task in made["tasks"].values():
-        task["dev_file"] = task["train_file"]
-    return made
 
 
 def killing(stage: str, number: int) -> Any:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import bz2
+import csv
+import gzip
 import json
+import lzma
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from palm.reader import Reader, Rows
 
@@ -80,3 +86,33 @@ def without_literal_sep(path: Path, folder: Path) -> Path:
     else:
         text = LITERAL_SEP.sub(STAND_IN, text)
     return write_text(folder, path.name, text)
+
+
+PACKED = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """Write rows in the format of a file's name."""
+    kind = next(each for each in path.suffixes if each in (".tsv", ".csv", ".jsonl", ".parquet", ".arrow"))
+    if kind == ".parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(
+            pyarrow.Table.from_pylist(list(rows)), path, row_group_size=4
+        )
+    elif kind == ".arrow":
+        table = pytest.importorskip("pyarrow").Table.from_pylist(list(rows))
+        with pytest.importorskip("pyarrow.ipc").new_stream(str(path), table.schema) as stream:
+            stream.write_table(table)
+    elif kind == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    elif kind == ".tsv":
+        lines = ["\t".join(rows[0]), *("\t".join(row.values()) for row in rows)]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    else:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    if path.suffix in PACKED:
+        path.write_bytes(PACKED[path.suffix](path.read_bytes()))
+    return path

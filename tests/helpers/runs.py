@@ -18,9 +18,7 @@ def train(folder: Path, *tasks: str, rows: int = 40, **settings: Any) -> Path:
     The dev data of `cls` are its first twelve rows and a hostile one.
     """
     tiny.write_files(folder, rows)
-    given = tiny.config(folder, *tasks, **{"save_path": str(folder / "run"), **settings})
-    for task in given["tasks"].values():
-        task["dev_file"] = task["train_file"]
+    given = tiny.config(folder, *tasks, with_dev=True, **{"save_path": str(folder / "run"), **settings})
     if "cls" in given["tasks"]:
         lines = (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()[:13]
         (folder / "dev.tsv").write_text("\n".join([*lines, f"3\t{HOSTILE}"]) + "\n", encoding="utf-8")

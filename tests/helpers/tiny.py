@@ -79,8 +79,19 @@ def squad(facts: list[tuple[str, str, str, str]], texts: list[str]) -> dict[str,
     return {"version": "1.0", "data": [{"title": "things", "paragraphs": paragraphs}]}
 
 
-def config(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
-    """A configuration of some tasks (cls, match, mlm and mrc by default), as a dict."""
+def controller(folder: Path, *tasks: str, for_train: bool = True, **settings: Any) -> Any:
+    """The controller of a configuration of some tasks."""
+    from palm.controller.controller import Controller  # PyTorch, which not every user of this file needs
+
+    return Controller(config(folder, *tasks, **settings), for_train=for_train, argv=[])
+
+
+def config(folder: Path, *tasks: str, with_dev: bool = False, **settings: Any) -> dict[str, Any]:
+    """A configuration of some tasks (cls, match, mlm and mrc by default), as a dict.
+
+    Args:
+        with_dev: evaluate every task on the data that it is trained on.
+    """
     tasks = tasks or ("cls", "match", "mlm", "mrc")
     files = {
         "cls": "cls.tsv",
@@ -123,8 +134,24 @@ def config(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
         },
         **settings,
     }
+    for task in given["tasks"].values() if with_dev else ():
+        task["dev_file"] = task["train_file"]
     # Last, because tests name lines.
     return {**given, "save_every_n_steps": given.get("save_every_n_steps", -1)}
+
+
+def write_config(folder: Path, given: dict[str, Any], task_dir: str = ".") -> Path:
+    """Write a configuration with a file for each of its tasks, as people have it."""
+    import yaml  # not every program that has this file has it
+
+    whole = {name: value for name, value in given.items() if name != "tasks"}
+    (folder / task_dir).mkdir(exist_ok=True)
+    for name, task in given["tasks"].items():
+        (folder / task_dir / f"{name}.yaml").write_text(yaml.safe_dump(task, sort_keys=False), "utf-8")
+    # A line a setting, because tests name lines.
+    text = yaml.safe_dump(whole, sort_keys=False, default_flow_style=None, width=1000)
+    (folder / "config.yaml").write_text(text, encoding="utf-8")
+    return folder / "config.yaml"
 
 
 def _write(path: Path, head: list[str], lines: list[str]) -> None:

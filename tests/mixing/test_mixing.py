@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 import palm.compat as palm
 from helpers import tiny
-from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, PalmError
 from palm.mixing import (
     Mixing,
@@ -28,8 +27,6 @@ from palm.mixing import (
     Temperature,
 )
 from palm.mixing.strategies import first_target, plan_steps
-from palm.train.checkpoint import load_checkpoint, save_checkpoint
-from palm.train.loop import Training
 
 SMALL = TaskProgress(name="small", mix_ratio=1.0, rows=100, steps_per_epoch=10)
 LARGE = TaskProgress(name="large", mix_ratio=1.0, rows=10_000, steps_per_epoch=1000)
@@ -38,31 +35,11 @@ WIDE = TaskProgress(
 )  # batches ten times as large
 
 
-class OnlyFirst(Mixing):
-    """A strategy of a user's own."""
-
-    def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
-        return [1.0] + [0.0] * (len(tasks) - 1)
-
-
 class SmallFirst(Mixing):
-    """Another, whose shares change on the way."""
+    """A strategy of a user's own, whose shares change on the way."""
 
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
         return [1 / (task.rows + task.step) for task in tasks]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny.write_files(tmp_path)
-
-
-def controller(folder: Path, *tasks: str, **settings: Any) -> Controller:
-    return Controller(tiny.config(folder, *tasks, **settings), argv=[])
-
-
-def relative(weights: Sequence[float]) -> list[float]:
-    return [pytest.approx(weight / weights[0]) for weight in weights]
 
 
 def test_by_mix_ratio_nothing_changes() -> None:
@@ -135,57 +112,24 @@ def test_what_a_strategy_cannot_do_is_reported(make: Any, message: str) -> None:
         make()
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"mixing": "proportional"},
-        {"mixing": "temperature", "mixing_temperature": 4},
-        {"mixing": "round_robin"},
-        {"mixing": f"{__name__}.OnlyFirst", "target_tag": [1, 0]},
-    ],
-    ids=lambda settings: settings["mixing"],
-)
-def test_every_target_gets_its_planned_steps_and_a_resumed_run_repeats(
-    folder: Path, settings: dict[str, Any]
-) -> None:
-    def run() -> Training:
-        own = {"match.batch_size": 2, "num_epochs": 1.5, **settings}
-        return controller(folder, "cls", "match", **own).training()
-
-    whole = run()
-    losses, finished = [], {}
-    for step in whole.steps():
-        losses.append(step.loss.item())
-        if step.parts[0].finished:
-            finished[step.task.name] = step.task.step
-    finished = {task.name: finished[task.name] for task in whole.tasks if task.is_target}
-    assert finished == {task.name: task.expected_steps for task in whole.tasks if task.is_target}
-
-    first, second = run(), run()
-    before = [first.next_step().loss.item() for _ in range(9)]
-    save_checkpoint(first, folder / "step_9")
-    load_checkpoint(second, folder / "step_9")
-    assert before + [step.loss.item() for step in second.steps()] == losses
-
-
 def test_a_checkpoint_of_another_mixing_is_refused(folder: Path) -> None:
-    controller(folder, "cls", "match", save_every_n_steps=10, num_epochs=1).train()
-    other = controller(folder, "cls", "match", num_epochs=1, mixing="round_robin", resume="auto")
+    tiny.controller(folder, "cls", "match", save_every_n_steps=10, num_epochs=1).train()
+    other = tiny.controller(folder, "cls", "match", num_epochs=1, mixing="round_robin", resume="auto")
     with pytest.raises(palm.StorageError, match=r"mixing: 'mix_ratio'.*'round_robin'"):
         other.train()
 
 
 def test_an_unknown_strategy_and_a_setting_of_another_are_reported(folder: Path) -> None:
     with pytest.raises(PalmError, match=r"mixing.*'proportionl'.*'proportional'"):
-        controller(folder, "cls", mixing="proportionl")
+        tiny.controller(folder, "cls", mixing="proportionl")
     with pytest.raises(PalmError, match=r"mixing_temperature.*temperature.*mix_ratio"):
-        controller(folder, "cls", mixing_temperature=2)
+        tiny.controller(folder, "cls", mixing_temperature=2)
 
 
 def test_counts_are_logged_beside_the_plan(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = {"mix_ratio": [1, 0.5], "target_tag": [1, 0], "mixing": "round_robin"}
     with caplog.at_level(logging.INFO, "palm"):
-        controller(folder, "cls", "match", **settings).train()
+        tiny.controller(folder, "cls", "match", **settings).train()
     lines = [record.getMessage() for record in caplog.records]
     rows = [line.split() for line in lines if line.startswith(("cls  ", "match  "))]
     assert [row[:3] for row in rows] == [["cls", "20", "20"], ["match", "10", "10"]]
@@ -194,7 +138,7 @@ def test_counts_are_logged_beside_the_plan(folder: Path, caplog: pytest.LogCaptu
 def test_a_loss_weight_scales_the_gradient_and_a_rate_factor_the_rate(folder: Path) -> None:
     def after_one(**own: float) -> tuple[float, float, torch.Tensor]:
         settings = {f"cls.{name}": value for name, value in own.items()}
-        run = controller(folder, "cls", warmup_proportion=0, grad_clip=None, weight_decay=0, **settings)
+        run = tiny.controller(folder, "cls", warmup_proportion=0, grad_clip=None, weight_decay=0, **settings)
         training = run.training()
         step = training.next_step()
         gradient = next(training.model.head("cls").parameters()).grad
@@ -209,7 +153,7 @@ def test_a_loss_weight_scales_the_gradient_and_a_rate_factor_the_rate(folder: Pa
 
 def test_tasks_have_batch_sizes_and_lengths_of_their_own(folder: Path) -> None:
     settings = {"cls.batch_size": 8, "cls.max_seq_len": 6, "cls.loss_weight": 2.0}
-    cls, match = controller(folder, "cls", "match", **settings).training().tasks
+    cls, match = tiny.controller(folder, "cls", "match", **settings).training().tasks
     assert cls.stream is not None
     assert match.stream is not None
     assert cls.stream.batch(0)["token_ids"].shape == (8, 6)
@@ -221,7 +165,7 @@ def test_tasks_have_batch_sizes_and_lengths_of_their_own(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["loss_weight", "learning_rate_factor"])
 def test_factors_are_above_zero(folder: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=f"task 'cls': {name}: 0.0 "):
-        controller(folder, "cls", **{name: 0})
+        tiny.controller(folder, "cls", **{name: 0})
 
 
 # Planned draws

@@ -12,7 +12,6 @@ import pytest
 import palm
 import palm.ray
 from helpers import tiny
-from palm.controller.controller import Controller
 from palm.core.errors import ConfigError
 from palm.reader.tables.reading import raw_rows
 
@@ -22,7 +21,7 @@ TASKS = ("cls", "match", "mlm", "span", "relation")
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tiny.write_files(tmp_path_factory.mktemp("run"))
-    Controller(tiny.config(folder, *TASKS, num_epochs=0.5), argv=[]).train()
+    tiny.controller(folder, *TASKS, num_epochs=0.5).train()
     return folder
 
 

@@ -15,7 +15,6 @@ import palm
 import palm.ray
 from helpers import tiny
 from helpers.browser import free_port
-from palm.controller.controller import Controller
 
 pytestmark = pytest.mark.slow
 TEXTS = [f"the {colour} {thing}" for colour in tiny.COLOURS for thing in tiny.THINGS]
@@ -24,7 +23,7 @@ TEXTS = [f"the {colour} {thing}" for colour in tiny.COLOURS for thing in tiny.TH
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tiny.write_files(tmp_path_factory.mktemp("run"))
-    Controller(tiny.config(folder, "cls", num_epochs=0.5, precision="fp32"), argv=[]).train()
+    tiny.controller(folder, "cls", num_epochs=0.5, precision="fp32").train()
     return folder / "out"
 
 

@@ -10,7 +10,6 @@ import pytest
 
 import palm
 from helpers import tiny
-from palm.controller.controller import Controller
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "ray.md"
 
@@ -24,7 +23,7 @@ def test_the_recipe_for_spark_predicts_every_row_once(
     if shutil.which("java") is None:
         pytest.skip("needs Java")
     tiny.write_files(tmp_path)
-    Controller(tiny.config(tmp_path, "cls", num_epochs=0.5), argv=[]).train()
+    tiny.controller(tmp_path, "cls", num_epochs=0.5).train()
     model = tmp_path / "out" / "cls" / "infer_model"
     lines = (tmp_path / "cls.tsv").read_text(encoding="utf-8").splitlines()[1:]
     texts = [line.split("\t")[1] for line in lines]

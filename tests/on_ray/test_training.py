@@ -27,10 +27,8 @@ from palm.core.process import START
 
 
 def config(folder: Path, name: str, **settings: Any) -> dict[str, Any]:
-    given = tiny.config(folder, "cls", "match", save_path=str(folder / name), overwrite=False, **settings)
-    for task in given["tasks"].values():
-        task["dev_file"] = task["train_file"]
-    return given
+    own = {"save_path": str(folder / name), "overwrite": False, **settings}
+    return tiny.config(folder, "cls", "match", with_dev=True, **own)
 
 
 def weights(folder: Path) -> dict[str, str]:
@@ -38,9 +36,8 @@ def weights(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): checksum(file) for file in folder.rglob("*.safetensors")}
 
 
-def test_fewer_workers_train_on_the_rows_of_all_of_them(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    given = config(tmp_path, "out", batch_size=12)
+def test_fewer_workers_train_on_the_rows_of_all_of_them(folder: Path) -> None:
+    given = config(folder, "out", batch_size=12)
     given |= {"match.batch_size": 3, "match.gradient_accumulation_steps": 2}
     run = read_run(given, ".", [], for_train=True, needs_tasks=True)
     for size, sizes in {2: [(12, 2), (3, 4)], 3: [(8, 2), (2, 4)], 1: [(12, 4), (3, 8)]}.items():
@@ -54,11 +51,10 @@ def test_fewer_workers_train_on_the_rows_of_all_of_them(tmp_path: Path) -> None:
     [({"batch_size": 4}, "a step of 'cls' cannot be divided among 3 workers"), ({"resume": "."}, "resume")],
 )
 def test_a_run_that_could_not_be_restarted_is_refused_before_it_starts(
-    tmp_path: Path, settings: dict[str, Any], place: str
+    folder: Path, settings: dict[str, Any], place: str
 ) -> None:
-    tiny.write_files(tmp_path)
     with pytest.raises(ConfigError) as caught:
-        palm.ray.train(config(tmp_path, "out", **settings), workers=(2, 4))
+        palm.ray.train(config(folder, "out", **settings), workers=(2, 4))
     assert place in str(caught.value)
 
 
@@ -117,42 +113,39 @@ def test_workers_equal_ranks_bit_by_bit_also_after_one_is_killed(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_one_of_two_workers_gives_the_weights_of_two_up_to_rounding(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
+def test_one_of_two_workers_gives_the_weights_of_two_up_to_rounding(folder: Path) -> None:
     no_dropout = {"dropout_prob": 0.0, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    palm.ray.train(config(tmp_path, "two", **no_dropout), workers=(1, 2))
+    palm.ray.train(config(folder, "two", **no_dropout), workers=(1, 2))
     # The cluster has room for one worker with two CPUs.
-    result = palm.ray.train(config(tmp_path, "one", **no_dropout), workers=(1, 2), cpus_per_worker=2)
+    result = palm.ray.train(config(folder, "one", **no_dropout), workers=(1, 2), cpus_per_worker=2)
     assert result.steps == {"cls": 10, "match": 10}
-    one, two = (load_file(tmp_path / name / "match/infer_model/model.safetensors") for name in ("one", "two"))
+    one, two = (load_file(folder / name / "match/infer_model/model.safetensors") for name in ("one", "two"))
     assert max(float((one[name] - two[name]).abs().max()) for name in two) < 1e-5
-    written = yaml.safe_load((tmp_path / "one" / "resolved_config.yaml").read_text(encoding="utf-8"))
+    written = yaml.safe_load((folder / "one" / "resolved_config.yaml").read_text(encoding="utf-8"))
     assert written["tasks"]["cls"]["gradient_accumulation_steps"] == 2
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_an_error_in_the_data_ends_the_run_at_once_with_its_place(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    lines = (tmp_path / "cls.tsv").read_text(encoding="utf-8").splitlines()
-    (tmp_path / "cls.tsv").write_text("\n".join([*lines[:7], "9\tthe red door"]), encoding="utf-8")
+def test_an_error_in_the_data_ends_the_run_at_once_with_its_place(folder: Path) -> None:
+    lines = (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()
+    (folder / "cls.tsv").write_text("\n".join([*lines[:7], "9\tthe red door"]), encoding="utf-8")
     with pytest.raises(DataError) as caught:
-        palm.ray.train(config(tmp_path, "out"), workers=2, max_failures=-1)
-    assert f"{tmp_path / 'cls.tsv'}:8" in str(caught.value)
+        palm.ray.train(config(folder, "out"), workers=2, max_failures=-1)
+    assert f"{folder / 'cls.tsv'}:8" in str(caught.value)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_runs_on_ray_give_the_table_of_runs_without(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
+def test_runs_on_ray_give_the_table_of_runs_without(folder: Path) -> None:
     chosen = {"seeds": 2, "workers": 2}
-    palm.compare(config(tmp_path, "out"), output=tmp_path / "here", **chosen)
-    palm.compare(config(tmp_path, "out"), output=tmp_path / "there", pool=palm.ray.Pool(), **chosen)
-    tables = [(tmp_path / place / "compare.csv").read_bytes() for place in ("here", "there")]
+    palm.compare(config(folder, "out"), output=folder / "here", **chosen)
+    palm.compare(config(folder, "out"), output=folder / "there", pool=palm.ray.Pool(), **chosen)
+    tables = [(folder / place / "compare.csv").read_bytes() for place in ("here", "there")]
     assert tables[0] == tables[1]
-    runs = list((tmp_path / "here" / "runs").glob("*/result.json"))
+    runs = list((folder / "here" / "runs").glob("*/result.json"))
     assert len(runs) == 10
     for file in runs:
-        other = tmp_path / "there" / file.relative_to(tmp_path / "here")
+        other = folder / "there" / file.relative_to(folder / "here")
         results = [json.loads(each.read_text(encoding="utf-8")) for each in (file, other)]
         assert results[0] | {"seconds": 0} == results[1] | {"seconds": 0}

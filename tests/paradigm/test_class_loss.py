@@ -81,12 +81,11 @@ def test_settings_out_of_range_are_refused() -> None:
         Match(learning_strategy="pairwise", label_smoothing=0.1)
 
 
-def test_a_run_counts_the_labels_of_its_rows(tmp_path: Path) -> None:
-    folder = tiny.write_files(tmp_path)
+def test_a_run_counts_the_labels_of_its_rows(folder: Path) -> None:
     labels = [line[0] for line in (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()[1:]]
     given = [10 / labels.count(str(k)) for k in range(4)]
     for name, weights in (("own", "balanced"), ("same", given)):
         settings = {"cls.class_weights": weights, "save_path": str(folder / name)}
-        palm.Controller(tiny.config(folder, "cls", **settings), argv=[]).train()
+        tiny.controller(folder, "cls", **settings).train()
     one, other = (palm.load_model(folder / name / "cls").weights() for name in ("own", "same"))
     assert all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)

@@ -107,8 +107,7 @@ def rows_of(paradigm: str, rows: int) -> str:
 
 
 @pytest.mark.parametrize(("paradigm", "metric"), [("ordinal", "qwk"), ("count", "spearman")])
-def test_yaml_trains_them(tmp_path: Path, paradigm: str, metric: str) -> None:
-    folder = tiny.write_files(tmp_path)
+def test_yaml_trains_them(folder: Path, paradigm: str, metric: str) -> None:
     files = {name: str(write_text(folder, f"{name}.tsv", rows_of(paradigm, rows))) for name, rows in
              (("train_file", 96), ("dev_file", 40))}  # fmt: skip
     own = {"n_classes": 3} if paradigm == "ordinal" else {}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import palm
 from helpers import tiny
-from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
+from helpers.reader_files import encoded, rng_of_row, write_text
 from palm.controller.controller import Controller
 from palm.core.errors import DataError, WiringError
 from palm.core.saved import describe, rebuild
@@ -26,11 +26,6 @@ from palm.reader.tokenizing import word_windows
 from palm.reader.words import split_words
 
 MAP = {"O": 0, "B-colour": 1, "B-thing": 2, "I-thing": 3}
-
-
-@pytest.fixture
-def vocab(tmp_path: Path) -> Path:
-    return write_vocabulary(tmp_path)
 
 
 def reader_of(vocab: Path, max_seq_len: int = 16, **settings: Any) -> SequenceLabelReader:

@@ -267,9 +267,8 @@ def test_what_computes_otherwise_is_refused_for_random_weights_too(tmp_path: Pat
         Controller(given, argv=[])
 
 
-def test_quantized_weights_are_refused(tmp_path: Path) -> None:
-    folder = tiny.write_files(tmp_path)
-    backbone = Controller(tiny.config(folder, "cls"), argv=[]).training().model.backbone
+def test_quantized_weights_are_refused(folder: Path) -> None:
+    backbone = tiny.controller(folder, "cls").training().model.backbone
     weights = backbone.state_dict()
     weights["embeddings.word.weight"] = weights["embeddings.word.weight"].to(torch.int8)
     with pytest.raises(StorageError, match=r"int8, .* 1: embeddings\.word\.weight"):

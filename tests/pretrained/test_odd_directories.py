@@ -258,9 +258,6 @@ LORA = {"peft_type": "LORA", "r": 2, "lora_alpha": 4.0, "target_modules": ["quer
 QUERY = "base_model.model.encoder.layer.0.attention.self.query"
 
 
-EMPTY = {f"{QUERY}.lora_A.weight": torch.ones(0, 8), f"{QUERY}.lora_B.weight": torch.ones(8, 0)}
-
-
 @pytest.mark.parametrize(
     ("settings", "tensors", "named"),
     [

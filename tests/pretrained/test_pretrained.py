@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from helpers.equal import differing
 from helpers.golden_forward import FOLDER, arrays, backbone_of, batch_of, sampled
 from helpers.shared import RECORDED_0, minilm, needs_shared
 from palm.backbone import BERT, ERNIE, Backbone
@@ -57,11 +58,6 @@ def hugging_face(folder: Path, backbone: Backbone, prefix: str = "", **config: o
     )
     (folder / "config.json").write_text(json.dumps({**SIZES, **config}), encoding="utf-8")
     return folder
-
-
-def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:
-    ours, theirs = one.state_dict(), other.state_dict()
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def real_batch(folder: Path) -> tuple[dict[str, Tensor], Any]:
@@ -122,7 +118,7 @@ def test_a_hugging_face_directory_loads_completely(tmp_path: Path, prefix: str) 
     saved = tiny()
     loaded = load_backbone(hugging_face(tmp_path, saved, prefix, model_type="bert"))
     assert isinstance(loaded, BERT)
-    assert same_weights(loaded, saved)
+    assert differing(loaded, saved) == []
     assert not loaded.training
 
 
@@ -134,7 +130,7 @@ def test_a_hugging_face_ernie_loads_with_or_without_task_embeddings(tmp_path: Pa
         loaded = load_backbone(hugging_face(tmp_path, saved, "ernie.", **config, **told))
         assert isinstance(loaded, ERNIE)
         assert ("task_ids" in loaded.inputs_attr) == has_tasks
-        assert same_weights(loaded, saved)
+        assert differing(loaded, saved) == []
 
 
 def test_transformers_own_files_load_in_all_their_forms(tmp_path: Path) -> None:
@@ -235,7 +231,7 @@ def test_a_missing_encoder_parameter_is_an_error_and_changes_nothing(tmp_path: P
     message = r"missing, 1 of 39: layers\.1\.ffn\.outer\.bias\n.*unknown to the backbone: encoder\.layer\.1"
     with pytest.raises(StorageError, match=message):
         load_pretrain(backbone, tmp_path)
-    assert same_weights(backbone, before)
+    assert differing(backbone, before) == []
 
 
 @pytest.mark.parametrize(
@@ -255,7 +251,7 @@ def test_half_precision_weights_load_as_single_precision(tmp_path: Path) -> None
     saved = tiny().half()
     loaded = load_backbone(hugging_face(tmp_path, saved))
     assert loaded.get_parameter("pooler.weight").dtype == torch.float32
-    assert same_weights(loaded, saved.float())
+    assert differing(loaded, saved.float()) == []
 
 
 def test_old_spellings_of_layer_norm_are_understood(tmp_path: Path) -> None:
@@ -268,7 +264,7 @@ def test_old_spellings_of_layer_norm_are_understood(tmp_path: Path) -> None:
     save_file(old, tmp_path / "model.safetensors")
     loaded = tiny(initializer_range=0.5)
     assert load_pretrain(loaded, tmp_path).unused == ()
-    assert same_weights(loaded, saved)
+    assert differing(loaded, saved) == []
 
 
 def test_our_own_model_directory_gives_its_backbone(tmp_path: Path) -> None:
@@ -278,7 +274,7 @@ def test_our_own_model_directory_gives_its_backbone(tmp_path: Path) -> None:
     description = {"format": "palm-model", "backbone": {"name": "ernie", "settings": saved.settings}}
     (tmp_path / "config.json").write_text(json.dumps(description), encoding="utf-8")
     loaded = load_backbone(tmp_path)
-    assert same_weights(loaded, saved)
+    assert differing(loaded, saved) == []
     assert load_pretrain(ERNIE(**SIZES, sent_type_vocab_size=4), tmp_path).left_out == (
         "paradigm.out.weight",
     )

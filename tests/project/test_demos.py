@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import palm
 from helpers.demo_runs import ROOT, run
 
 
@@ -43,3 +45,24 @@ def test_demo10_finds_spans_and_their_relations(tmp_path: Path) -> None:
     output = run("demo10", tmp_path, "--max_steps", "2", "--warmup_proportion", "0")
     assert "ents: span_f1 " in output
     assert "rels: relation_strict_f1 " in output
+
+
+# The demos that put components together in Python run from any working directory.
+
+
+def test_demo4_trains_slots_and_intents_and_predicts_them_together(tmp_path: Path) -> None:
+    output = run("demo4", tmp_path, "--num_epochs", "0.1")
+    assert "slot: expected train steps 6." in output
+    assert "intent train finish!" in output
+    assert re.search(r"slots: entity F1 \d\.\d+; intents: \d+ of 200 right", output)
+    for task in ("slot", "intent"):
+        assert (
+            len((tmp_path / "out" / "predict" / task / "predictions.json").read_text("utf-8").splitlines())
+            == 200
+        )
+
+
+def test_demo8_keeps_the_best_model(tmp_path: Path) -> None:
+    output = run("demo8", tmp_path, "--num_epochs", "1")
+    assert "epoch 0: loss " in output
+    assert palm.load_model(tmp_path / "out" / "best").task == "intent"

@@ -1,18 +1,23 @@
 """The Python blocks of README.md, CONTRIBUTING.md and every page in docs/ run as they stand, top to bottom.
 
 A block that begins with a comment naming a file of the project (`# demos/demo1/demo.py`) is not run:
-it quotes that file, and must be found in it.
-"""
+it quotes that file, and must be found in it."""
 
 from __future__ import annotations
 
 import re
+import runpy
+import subprocess
+import sys
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import yaml
 
 from helpers.loaded import run_script
+from palm.config.run import listed
+from palm.controller.resolve import HELP, NO_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("README*.md"), ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -91,3 +96,124 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
     script.write_text(code, encoding="utf-8")
     status, output = run_script(script, tmp_path)
     assert status == 0, f"line numbers are those of {page.name}:\n{output}"
+
+
+# docs/from_hugging_face.md names settings that palm has, and its example is a configuration.
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "from_hugging_face.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+SETTINGS = {name for group in HELP.values() for each in listed(group, NO_SETTINGS) for name in [each.name]}
+ROWS = [line.strip("|").split(" | ") for line in TEXT.splitlines() if line.startswith("| ")]
+NAMED = sorted({name for row in ROWS for name in re.findall(r"`(\w+)(?:: \w+)?`", row[1])})
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_setting_that_the_page_names_exists(name: str) -> None:
+    assert name in SETTINGS
+
+
+def test_every_row_has_a_setting_or_says_that_there_is_none() -> None:
+    assert len(NAMED) > 50
+    assert [
+        row for row in ROWS if len(row) != 3 or not (row[1] == "–" or "`" in row[1] or row[1] == "palm")
+    ] == []
+
+
+def test_the_settings_of_the_example_exist() -> None:
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)]
+    assert {name for block in blocks for name in block} - SETTINGS == set()
+
+
+# The prose of README.md and docs/: short sentences, and a page begins with whom it serves.
+
+
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+OTHERS = sorted(
+    [
+        *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+        *(ROOT / "docs" / "decisions").glob("*.md"),
+    ]
+)
+CHINESE = sorted((ROOT / "docs" / "zh").glob("*.md"))
+MOST_WORDS = 35
+NOT_PROSE = re.compile(
+    r"^ *```.*?^ *```$|^<picture>.*?^</picture>$|<!--.*?-->|^\|[^\n]*$|^#[^\n]*$", re.M | re.S
+)
+SENTENCE = re.compile(r"(?<=[.!?])[\"'”)*_]*\s+")
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences outside code, tables and headings; an item of a list and a paragraph end one."""
+    blocks = re.split(r"\n\s*\n|^\s*(?:[-*]|\d+\.)\s", NOT_PROSE.sub("\n\n", text), flags=re.MULTILINE)
+    return [" ".join(each.split()) for block in blocks for each in SENTENCE.split(block)]
+
+
+@pytest.mark.parametrize("page", [*DOCS, *OTHERS], ids=lambda page: page.name)
+def test_no_sentence_is_longer_than_35_words(page: Path) -> None:
+    text = re.sub(r"\]\([^)]*\)", "]", page.read_text("utf-8"))
+    assert [each for each in sentences(text) if len(each.split()) > MOST_WORDS] == []
+
+
+GUIDES = [*DOCS, *CHINESE, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: f"{page.parent.name}/{page.name}")
+def test_a_page_begins_with_whom_it_serves(page: Path) -> None:
+    title, blank, first, *_ = page.read_text("utf-8").splitlines()
+    assert title.startswith("# ")
+    assert not blank
+    assert first.startswith(("For people ", "写给")), f"{page.name}: {first}"
+
+
+def test_long_sentences_are_found_and_tables_are_not() -> None:
+    text = f"# {'a ' * 40}\n\nOne two. Three `four`.\n\n| {'a ' * 40} |\n\n- {'word ' * 36}\n"
+    assert sorted(len(each.split()) for each in sentences(text) if each) == [2, 2, 36]
+
+
+def test_the_documentation_is_a_book_and_no_library() -> None:
+    assert len(DOCS) <= 30
+    assert sum(len(page.read_text("utf-8").split()) for page in DOCS) <= 45_000
+
+
+# The documentation as a site: every page in the navigation, no dead link, no request to another host.
+
+
+SITE = ROOT / "scripts" / "build_site.py"
+
+
+def test_the_site_has_every_page_and_no_dead_link(tmp_path: Path) -> None:
+    pytest.importorskip("zensical", reason="needs the extra `docs`")
+    done = subprocess.run(
+        [sys.executable, str(SITE), "--output", str(tmp_path / "site")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    start = (tmp_path / "site" / "index.html").read_text("utf-8")
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if "decisions" not in page.parts]
+    named = {page.relative_to(ROOT).with_suffix("").as_posix() for page in pages if page.name != "README.md"}
+    assert {name for name in named if f'href="./{name}/"' not in start} == set()
+
+
+def test_a_dead_link_and_a_script_of_another_host_are_found(tmp_path: Path) -> None:
+    sys.path.insert(0, str(SITE.parent))
+    try:
+        from build_site import problems
+    finally:
+        sys.path.remove(str(SITE.parent))
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "index.html").write_text('<a href="../index.html">good</a>', encoding="utf-8")
+    (tmp_path / "index.html").write_text(
+        '<a href="there/">good</a> <a href="gone/#x">bad</a> <script src="https://cdn.example/x.js"></script>',
+        encoding="utf-8",
+    )
+    dead, asks = sorted(problems(tmp_path), reverse=True)
+    assert dead == "index.html: dead link: gone/"
+    assert asks.startswith("index.html: asks another host: <script src=")
+
+
+# The reference pages are those that the code has.
+
+
+def test_the_reference_pages_are_current() -> None:
+    for path, page in runpy.run_path(str(ROOT / "scripts" / "make_reference.py"))["PAGES"].items():
+        assert path.read_text(encoding="utf-8") == page(), "run python scripts/make_reference.py"

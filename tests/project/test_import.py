@@ -9,7 +9,6 @@ from pathlib import Path
 
 import palm
 from helpers import tiny
-from palm.controller.controller import Controller
 
 HEAVY = {"pandas", "scipy", "sentence_transformers", "sklearn", "transformers"}
 ALL = f"""
@@ -47,10 +46,9 @@ WITHOUT_TORCH = {
 """Commands that do not wait for torch -> a part of their output."""
 
 
-def test_commands_that_read_no_declarations_of_components_do_not_import_torch(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    Controller(tiny.config(tmp_path, "cls", save_path=str(tmp_path / "run"), max_steps=1), argv=[]).train()
-    run = python(LIGHT.format(commands=[words.split() for words in WITHOUT_TORCH]), tmp_path)
+def test_commands_that_read_no_declarations_of_components_do_not_import_torch(folder: Path) -> None:
+    tiny.controller(folder, "cls", save_path=str(folder / "run"), max_steps=1).train()
+    run = python(LIGHT.format(commands=[words.split() for words in WITHOUT_TORCH]), folder)
     shown = run.stdout.split("LOADED")
     assert [part.strip().splitlines()[0] for part in shown[1:]] == ["[]"] * len(WITHOUT_TORCH), run.stderr
     assert all(text in part for text, part in zip(WITHOUT_TORCH.values(), shown, strict=False))

@@ -118,9 +118,8 @@ def test_an_empty_question_has_an_empty_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["out", "out.csv"])
-def test_a_file_is_predicted_although_one_row_is_empty(tmp_path: Path, target: str) -> None:
-    folder = tiny.write_files(tmp_path)
-    palm.Controller(tiny.config(folder, "cls", num_epochs=1), argv=[]).train()
+def test_a_file_is_predicted_although_one_row_is_empty(folder: Path, target: str) -> None:
+    tiny.controller(folder, "cls", num_epochs=1).train()
     model = palm.load_model(next((folder / "out").rglob("infer_model")))
     path = folder / "some.tsv"
     path.write_text("text_a\na boat\n \na door\n", encoding="utf-8")

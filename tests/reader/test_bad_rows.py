@@ -20,11 +20,6 @@ from palm.reader.rows import RECORDED_PROBLEMS
 CONTEXT = "the red door has a red lamp ."
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny.write_files(tmp_path)
-
-
 def table(folder: Path, *rows: str) -> Path:
     path = folder / "bad.tsv"
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")

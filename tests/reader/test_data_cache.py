@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from helpers import tiny
+from helpers.equal import differing
 from helpers.loaded import run_script
 from palm.core.cache import KEPT_DAYS, Cache
+from palm.core.layers import generator
 from palm.reader import (
     ClassifyReader,
     MaskLMReader,
@@ -94,9 +95,19 @@ def test_batches_from_the_cache_are_those_from_memory(name: str, folder: Path, c
     streams = [TaskStream(name, reader, rows, batch_size=4, seed=1) for rows in (in_memory, first, again)]
     for step in range(2 * streams[0].steps_per_epoch + 1):
         expected, *others = [stream.batch(step) for stream in streams]
-        for batch in others:
-            assert batch.keys() == expected.keys()
-            assert all(torch.equal(batch[key], expected[key]) for key in batch)
+        assert [differing(batch, expected) for batch in others] == [[], []]
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("with_targets", [True, False])
+def test_a_batch_has_what_the_reader_declares(name: str, folder: Path, with_targets: bool) -> None:
+    reader, file = READERS[name](folder)
+    rows = reader.encode(list(reader.read(folder / file, with_targets)), with_targets)
+    batch = reader.collate(rows, [0, 1], lambda row: generator(0, "test", row))
+    has_targets = with_targets or name == "mlm"  # it predicts words that it hides itself
+    declared = {**reader.outputs_attr, **(reader.targets_attr if has_targets else {})}
+    found = {key: (value.dtype, value.dim()) for key, value in batch.items()}
+    assert found == {key: (spec.dtype, len(spec.shape)) for key, spec in declared.items()}
 
 
 def lengthen(file: Path, times: int) -> None:

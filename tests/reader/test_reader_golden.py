@@ -27,9 +27,6 @@ from palm.reader import ClassifyReader, MaskLMReader, MatchReader, MRCReader, Re
 pytestmark = needs_shared
 
 
-MASK_ID = 103
-
-
 def reader(kind: str) -> Reader:
     if kind == "mrc":
         return MRCReader(VOCAB, 128, 32, 64, do_lower_case=True)

@@ -37,11 +37,6 @@ def reader(vocab: Path) -> MRCReader:
     return MRCReader(vocab, 20, 8, 4, do_lower_case=True)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("json")
-
-
 def tokens(reader: MRCReader, rows: Rows, row: int) -> str:
     return " ".join(reader.tokenizer.tokens(rows["token_ids"][row]))
 
@@ -107,16 +102,6 @@ def test_a_long_question_is_cut(vocab: Path, tmp_path: Path) -> None:
     rows = encoded(reader, write_squad(tmp_path, ("Old boat", [asked("q1", "what is the red door")])), False)
 
     assert tokens(reader, rows, 0) == "[CLS] what is the [SEP] old boat [SEP]"
-
-
-def test_a_batch_has_what_the_reader_declares(reader: MRCReader, tmp_path: Path) -> None:
-    path = write_squad(tmp_path, (CONTEXT, [asked("q1", "who?", ("Anna", 0))]))
-    for with_targets in (True, False):
-        batch = reader.collate(encoded(reader, path, with_targets), [0], rng_of_row)
-        declared = {**reader.outputs_attr, **(reader.targets_attr if with_targets else {})}
-        assert batch.keys() == declared.keys()
-        assert all(batch[name].dtype == spec.dtype for name, spec in declared.items())
-        assert all(batch[name].dim() == len(spec.shape) for name, spec in declared.items())
 
 
 def test_settings_that_leave_no_room_are_refused_together(vocab: Path) -> None:

@@ -10,18 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
+from helpers.reader_files import encoded, rng_of_row, write_text
 from palm.core.errors import ConfigError, DataError
 from palm.reader import ClassifyReader, MatchReader
 from palm.reader.labels import Labels
 from palm.reader.tables.columns import Columns
 from palm.reader.tables.reading import read_table, usable
 from palm.reader.tokenizer import fitting_lengths
-
-
-@pytest.fixture
-def vocab(tmp_path: Path) -> Path:
-    return write_vocabulary(tmp_path)
 
 
 def table(tmp_path: Path, *lines: str) -> Path:
@@ -52,19 +47,6 @@ def test_a_batch_is_padded_to_its_longest_row(vocab: Path, tmp_path: Path) -> No
         "input_mask": [[True] * 7, [True] * 4 + [False] * 3],
         "label_ids": [0, 1],
     }
-
-
-@pytest.mark.parametrize("with_targets", [True, False])
-def test_a_batch_has_what_the_reader_declares(vocab: Path, tmp_path: Path, with_targets: bool) -> None:
-    reader = MatchReader(vocab, 16)
-    rows = encoded(reader, table(tmp_path, "label\ttext_a\ttext_b", "1\tthe boat\tthe door"), with_targets)
-
-    batch = reader.collate(rows, [0], rng_of_row)
-
-    declared = {**reader.outputs_attr, **(reader.targets_attr if with_targets else {})}
-    assert batch.keys() == declared.keys()
-    assert all(batch[name].dtype == spec.dtype for name, spec in declared.items())
-    assert all(batch[name].dim() == len(spec.shape) for name, spec in declared.items())
 
 
 def test_two_texts_are_two_segments(vocab: Path, tmp_path: Path) -> None:

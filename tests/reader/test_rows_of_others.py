@@ -9,7 +9,7 @@ import pytest
 
 import palm
 from helpers import tiny
-from helpers.reader_files import encoded, write_text, write_vocabulary
+from helpers.reader_files import encoded, write_text
 from palm.controller.rows import RowKeys, sample, split
 from palm.core.errors import DataError
 from palm.reader import ClassifyReader, MultiLabelReader, RelationReader, SequenceLabelReader, SpanReader
@@ -17,11 +17,6 @@ from palm.reader.inspection import gold_of
 from palm.reader.labels import Labels
 
 SPANS = {"place": 0, "person": 1}
-
-
-@pytest.fixture
-def vocab(tmp_path: Path) -> Path:
-    return write_vocabulary(tmp_path)
 
 
 def lines(folder: Path, *rows: dict[str, Any], name: str = "rows.jsonl") -> Path:
@@ -64,8 +59,7 @@ def test_a_label_of_two_code_points_is_that_of_one() -> None:
     assert Labels(None, {"cafe\u0301": 0}).value_of("café", "here") == 0
 
 
-def test_tasks_with_some_labels_share_the_rows_of_a_split(tmp_path: Path) -> None:
-    folder = tiny.write_files(tmp_path)
+def test_tasks_with_some_labels_share_the_rows_of_a_split(folder: Path) -> None:
     texts = [line.split("\t") for line in (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()[1:]]
     cells = [
         {"text_a": text, "colour": "" if k % 3 == 0 else label, "tags": [] if k % 2 else None}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import bz2
-import csv
 import gzip
 import json
 import lzma
 import os
 import pickle
 import re
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helpers.reader_files import write_text, write_vocabulary
+from helpers.reader_files import write_rows, write_text, write_vocabulary
 from palm.core.errors import ConfigError, DataError
 from palm.reader import ClassifyReader, MRCReader, SequenceLabelReader
 from palm.reader.cache import key_of, training_rows
@@ -29,43 +26,6 @@ from palm.reader.tables.files import files_of
 from palm.reader.tables.reading import raw_rows, read_table, usable
 
 ROWS = [{"label": str(k % 2), "text_a": f"the {['boat', 'door'][k % 2]} {k}"} for k in range(9)]
-PACKED: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-}
-
-
-@pytest.fixture
-def vocab(tmp_path: Path) -> Path:
-    return write_vocabulary(tmp_path)
-
-
-def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
-    """Write rows in the format of a file's name."""
-    kind = next(each for each in path.suffixes if each in (".tsv", ".csv", ".jsonl", ".parquet", ".arrow"))
-    if kind == ".parquet":
-        pyarrow = pytest.importorskip("pyarrow")
-        pytest.importorskip("pyarrow.parquet").write_table(
-            pyarrow.Table.from_pylist(list(rows)), path, row_group_size=4
-        )
-    elif kind == ".arrow":
-        table = pytest.importorskip("pyarrow").Table.from_pylist(list(rows))
-        with pytest.importorskip("pyarrow.ipc").new_stream(str(path), table.schema) as stream:
-            stream.write_table(table)
-    elif kind == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    elif kind == ".tsv":
-        lines = ["\t".join(rows[0]), *("\t".join(row.values()) for row in rows)]
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    else:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-    if path.suffix in PACKED:
-        path.write_bytes(PACKED[path.suffix](path.read_bytes()))
-    return path
 
 
 def cells(path: Path, *names: str) -> list[dict[str, Any]]:
@@ -79,8 +39,8 @@ def cells(path: Path, *names: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("kind", [".tsv", ".csv", ".jsonl", ".parquet", ".arrow"])
 def test_every_format_gives_the_same_rows(vocab: Path, tmp_path: Path, kind: str, packed: str) -> None:
     reader = ClassifyReader(vocab, 12, n_classes=2)
-    expected = training_rows(reader, write(tmp_path / "a.tsv", ROWS), None).digest
-    path = write(tmp_path / f"b{kind}{packed}", ROWS)
+    expected = training_rows(reader, write_rows(tmp_path / "a.tsv", ROWS), None).digest
+    path = write_rows(tmp_path / f"b{kind}{packed}", ROWS)
     if packed and kind in (".parquet", ".arrow"):  # they compress their own columns
         with pytest.raises(DataError, match="decompress"):
             training_rows(reader, path, None)
@@ -90,11 +50,12 @@ def test_every_format_gives_the_same_rows(vocab: Path, tmp_path: Path, kind: str
 
 def test_shards_are_read_in_the_order_of_their_names(vocab: Path, tmp_path: Path) -> None:
     reader = ClassifyReader(vocab, 12, n_classes=2)
-    expected = training_rows(reader, write(tmp_path / "a.tsv", ROWS), None).digest
+    expected = training_rows(reader, write_rows(tmp_path / "a.tsv", ROWS), None).digest
     folder = tmp_path / "shards"
     folder.mkdir()
     parts = [
-        write(folder / name, ROWS[k : k + 3]) for k, name in ((6, "3.csv"), (0, "1.jsonl"), (3, "2.csv.gz"))
+        write_rows(folder / name, ROWS[k : k + 3])
+        for k, name in ((6, "3.csv"), (0, "1.jsonl"), (3, "2.csv.gz"))
     ]
     (folder / "notes.txt").write_text("no table")
     one, two, three = sorted(parts)
@@ -102,21 +63,21 @@ def test_shards_are_read_in_the_order_of_their_names(vocab: Path, tmp_path: Path
         assert files_of(path) == [one, two, three]
         assert training_rows(reader, path, None).digest == expected
     before = key_of(reader, folder)
-    write(two, ROWS[:3])
+    write_rows(two, ROWS[:3])
     assert key_of(reader, folder) != before
 
 
 def test_a_folder_that_datasets_saved_is_read_by_its_state(tmp_path: Path) -> None:
-    write(tmp_path / "data-00001-of-00002.arrow", ROWS[:4])
-    write(tmp_path / "data-00000-of-00002.arrow", ROWS[4:])
-    write(tmp_path / "cache-1.arrow", ROWS)
+    write_rows(tmp_path / "data-00001-of-00002.arrow", ROWS[:4])
+    write_rows(tmp_path / "data-00000-of-00002.arrow", ROWS[4:])
+    write_rows(tmp_path / "cache-1.arrow", ROWS)
     named = [{"filename": f"data-0000{k}-of-00002.arrow"} for k in (0, 1)]
     (tmp_path / "state.json").write_text(json.dumps({"_data_files": named}))
     assert cells(tmp_path, "label", "text_a") == ROWS[4:] + ROWS[:4]
 
 
 def test_a_name_without_a_known_suffix_is_read_as_format_says(vocab: Path, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", ROWS).rename(tmp_path / "a.txt")
+    path = write_rows(tmp_path / "a.csv", ROWS).rename(tmp_path / "a.txt")
     assert len(list(ClassifyReader(vocab, 12, format="csv").read(path, True))) == 9
     with pytest.raises(ConfigError, match=r"format.*'xml'"):
         ClassifyReader(vocab, 12, format="xml")
@@ -132,12 +93,12 @@ def test_columns_are_found_by_name_nested_or_guessed(
         {"data": {"said": "the boat"}, "gold": 1, "extra": None},
         {"data": {"said": "a door"}, "gold": 0.0},
     ]
-    path = write(tmp_path / "a.jsonl", rows)
+    path = write_rows(tmp_path / "a.jsonl", rows)
     reader = ClassifyReader(vocab, 12, columns={"text_a": "data.said", "label": "gold"})
     found = [(each.text_a, each.label) for each in reader.read(path, True)]
     assert found == [("the boat", 1), ("a door", 0)]
     pairs = [{"premise": "the boat", "hypothesis": "a door", "class": "1"}]
-    [example] = ClassifyReader(vocab, 12).read(write(tmp_path / "b.csv", pairs), True)
+    [example] = ClassifyReader(vocab, 12).read(write_rows(tmp_path / "b.csv", pairs), True)
     assert (example.text_a, example.text_b, example.label) == ("the boat", "a door", 1)
     [said] = [line for line in caplog.messages if "b.csv:1" in line]
     assert all(
@@ -157,7 +118,7 @@ def test_columns_are_found_by_name_nested_or_guessed(
 def test_a_missing_column_is_reported_with_the_ones_that_are_there(
     vocab: Path, tmp_path: Path, kind: str, row: dict[str, str], columns: dict[str, str], values: list[str]
 ) -> None:
-    path = write(tmp_path / f"a.{kind}", [row])
+    path = write_rows(tmp_path / f"a.{kind}", [row])
     with pytest.raises(DataError) as caught:
         list(ClassifyReader(vocab, 12, columns=columns).read(path, True))
     assert all(value in str(caught.value) for value in (f"a.{kind}", *values))
@@ -177,11 +138,11 @@ def test_words_and_their_labels_may_be_lists(vocab: Path, tmp_path: Path) -> Non
         (["the", "boat"], [0, 1]),
         (["door"], [1]),
     ]
-    write(tmp_path / "b.csv", [{"text_a": "the boat", "label": "O T"}, {"text_a": "door", "label": "T"}])
+    write_rows(tmp_path / "b.csv", [{"text_a": "the boat", "label": "O T"}, {"text_a": "door", "label": "T"}])
     expected = training_rows(reader, tmp_path / "b.csv", None).digest
     assert training_rows(reader, path, None).digest == expected
     rows = [{"text_a": '["the", "boat"]', "label": '["O", "T"]'}, {"text_a": '["door"]', "label": '["T"]'}]
-    assert training_rows(reader, write(tmp_path / "c.csv", rows), None).digest == expected
+    assert training_rows(reader, write_rows(tmp_path / "c.csv", rows), None).digest == expected
 
 
 @pytest.mark.parametrize(
@@ -195,7 +156,7 @@ def test_words_and_their_labels_may_be_lists(vocab: Path, tmp_path: Path) -> Non
 )
 def test_questions_come_from_rows(vocab: Path, tmp_path: Path, answers: Any, texts: list[str]) -> None:
     row = {"question": "a red door ?", "context": "the boat", "answers": answers, "answer_start": 4}
-    path = write(tmp_path / "a.jsonl", [row, {**row, "id": "q", "answers": None}])
+    path = write_rows(tmp_path / "a.jsonl", [row, {**row, "id": "q", "answers": None}])
     reader = MRCReader(vocab, 24, 8, 8, remove_noanswer=False)
     [question] = reader.read(path, True)
     assert ([answer.text for answer in question.answers], question.id) == (texts, "1")
@@ -210,7 +171,7 @@ def test_a_row_without_a_label_is_not_a_row_and_is_counted(
     vocab: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [{"text_a": "the boat", "label": label} for label in ("null", None, "nan", "")]
-    path = write(tmp_path / "a.jsonl", [*rows, {"text_a": "a door"}])
+    path = write_rows(tmp_path / "a.jsonl", [*rows, {"text_a": "a door"}])
     reader = ClassifyReader(vocab, 12, label_map={"null": 0, "nan": 1})
     assert [each.label for each in reader.read(path, True)] == [0, 1]
     assert any("a.jsonl: 3 rows" in line for line in caplog.messages)
@@ -224,7 +185,7 @@ def test_no_examples_are_not_rows(vocab: Path) -> None:
 
 
 def test_a_file_in_which_no_row_has_a_label_is_refused(vocab: Path, tmp_path: Path) -> None:
-    path = write(tmp_path / "rows.tsv", [{**row, "label": ""} for row in ROWS])
+    path = write_rows(tmp_path / "rows.tsv", [{**row, "label": ""} for row in ROWS])
     with pytest.raises(DataError) as caught:
         list(ClassifyReader(vocab, 16).read(path, with_targets=True))
     assert re.match(rf"{re.escape(str(path))}: .* 9 ", str(caught.value))
@@ -235,20 +196,20 @@ def test_a_file_in_which_no_row_has_a_label_is_refused(vocab: Path, tmp_path: Pa
 def test_the_word_null_is_a_label_in_every_format(vocab: Path, tmp_path: Path, kind: str) -> None:
     rows = [{"text_a": "the boat", "label": label} for label in ("null", "", "nan", "NaN", "None", "NA")]
     reader = ClassifyReader(vocab, 12, label_map={"null": 0, "nan": 1, "NaN": 2, "None": 3, "NA": 4})
-    found = [each.label for each in reader.read(write(tmp_path / f"a.{kind}", rows), True)]
+    found = [each.label for each in reader.read(write_rows(tmp_path / f"a.{kind}", rows), True)]
     assert found == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("label", [1.5, True, "1.0", "01x", [1], {"a": 1}])
 def test_a_value_that_names_no_label_is_reported(vocab: Path, tmp_path: Path, label: object) -> None:
-    path = write(tmp_path / "a.jsonl", [{"text_a": "the boat", "label": label}])
+    path = write_rows(tmp_path / "a.jsonl", [{"text_a": "the boat", "label": label}])
     with pytest.raises(DataError, match=r"a\.jsonl:1: the label"):
         list(ClassifyReader(vocab, 12, n_classes=2).read(path, True))
 
 
 @pytest.mark.parametrize("label", [1, "1", 1.0])
 def test_a_number_is_the_label_that_it_names(vocab: Path, tmp_path: Path, label: object) -> None:
-    path = write(tmp_path / "a.jsonl", [{"text_a": "the boat", "label": label}])
+    path = write_rows(tmp_path / "a.jsonl", [{"text_a": "the boat", "label": label}])
     assert [each.label for each in ClassifyReader(vocab, 12, n_classes=2).read(path, True)] == [1]
     named = ClassifyReader(vocab, 12, label_map={"0": 1, "1": 0})
     assert [each.label for each in named.read(path, True)] == [0]
@@ -291,7 +252,7 @@ def test_mistakes_of_json_lines_have_their_lines(tmp_path: Path) -> None:
 def test_a_mistake_in_parquet_has_its_row_group_and_row(vocab: Path, tmp_path: Path) -> None:
     rows = [dict(row) for row in ROWS]
     rows[5]["label"] = "9"
-    path = write(tmp_path / "a.parquet", rows)
+    path = write_rows(tmp_path / "a.parquet", rows)
     with pytest.raises(DataError, match=r"a\.parquet: row group 2, row 2: .*'9'"):
         list(ClassifyReader(vocab, 12, n_classes=2).read(path, True))
 
@@ -311,7 +272,7 @@ def test_rows_that_cannot_be_used_are_left_out_where_the_setting_wants_it(
 ) -> None:
     rows = [dict(row) for row in ROWS]
     rows[2]["label"] = rows[7]["label"] = "9"
-    path = write(tmp_path / f"a.{kind}", rows)
+    path = write_rows(tmp_path / f"a.{kind}", rows)
     kept = list(ClassifyReader(vocab, 12, n_classes=2, on_bad_row="skip").read(path, True))
     assert [each.text_a for each in kept] == [row["text_a"] for row in rows if row["label"] != "9"]
     assert any(re.search(r"\b2 rows ", line) for line in caplog.messages)
@@ -369,7 +330,7 @@ def test_files_of_other_programs_are_refused_by_what_they_are(
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl"])
 def test_marks_and_line_ends_of_windows_change_nothing(tmp_path: Path, kind: str) -> None:
-    path = write(tmp_path / f"a.{kind}", ROWS)
+    path = write_rows(tmp_path / f"a.{kind}", ROWS)
     lines = path.read_bytes().replace(b"\r\n", b"\n")
     path.write_bytes(b"\xef\xbb\xbf" + lines.replace(b"\n", b"\r\n") + b"\r\n\r\n")
     assert cells(path, "label", "text_a") == ROWS
@@ -377,7 +338,7 @@ def test_marks_and_line_ends_of_windows_change_nothing(tmp_path: Path, kind: str
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl"])
 def test_bytes_that_are_not_utf_8_are_reported_with_their_place(tmp_path: Path, kind: str) -> None:
-    path = write(tmp_path / f"a.{kind}", ROWS)
+    path = write_rows(tmp_path / f"a.{kind}", ROWS)
     lines = path.read_bytes().replace(b"\r\n", b"\n").split(b"\n")
     lines[3] = lines[3].replace(b"boat", b"b\xe4t").replace(b"door", b"d\xe4r")
     path.write_bytes(b"\n".join(lines))
@@ -387,8 +348,8 @@ def test_bytes_that_are_not_utf_8_are_reported_with_their_place(tmp_path: Path, 
 
 
 def test_a_mistake_in_a_shard_names_the_shard(vocab: Path, tmp_path: Path) -> None:
-    write(tmp_path / "1.csv", ROWS)
-    write(tmp_path / "2.csv", [{"label": "1", "text_a": "a"}, {"label": "9", "text_a": "b"}])
+    write_rows(tmp_path / "1.csv", ROWS)
+    write_rows(tmp_path / "2.csv", [{"label": "1", "text_a": "a"}, {"label": "9", "text_a": "b"}])
     reader = ClassifyReader(vocab, 12, n_classes=2)
     reader.bad_rows = BadRows(tmp_path, "skip")
     assert len(list(reader.read(tmp_path / "*.csv", True))) == 10
@@ -399,7 +360,7 @@ def test_a_mistake_in_a_shard_names_the_shard(vocab: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet"])
 def test_a_cell_may_have_megabytes(tmp_path: Path, kind: str) -> None:
     row = {"label": "1", "text_a": "boat " * 600_000}
-    assert cells(write(tmp_path / f"a.{kind}", [row, row]), "label", "text_a") == [row, row]
+    assert cells(write_rows(tmp_path / f"a.{kind}", [row, row]), "label", "text_a") == [row, row]
 
 
 # ---- any table ----
@@ -414,7 +375,9 @@ TABLE = st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=5)
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
 def test_what_others_write_is_read_as_it_was(tmp_path: Path, rows: list[tuple[str, str]], kind: str) -> None:
     table = [{"one": one, "two": two} for one, two in rows]
-    assert [dict(row.cells) for row in map(usable, raw_rows(write(tmp_path / f"a.{kind}", table)))] == table
+    assert [
+        dict(row.cells) for row in map(usable, raw_rows(write_rows(tmp_path / f"a.{kind}", table)))
+    ] == table
 
 
 @ANY

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import palm
+from helpers import tiny
 from helpers.callbacks import configuration
 from palm.cli import main
 from palm.core.logging import logger
@@ -46,12 +47,8 @@ def test_the_page_shows_how_far_the_run_is_and_loads_itself_again_until_its_end(
 def test_the_option_writes_the_page_and_one_that_cannot_be_written_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = configuration(tmp_path, num_epochs=1)
-    tasks = given.pop("tasks")
-    (tmp_path / "cls.yaml").write_text(palm.config.yaml_text(tasks["cls"]), encoding="utf-8")
-    given["task_instance"] = ["cls"]
-    (tmp_path / "config.yaml").write_text(palm.config.yaml_text(given), encoding="utf-8")
-    words = ["train", str(tmp_path / "config.yaml"), "--task_dir", str(tmp_path), "--report"]
+    config = tiny.config(tiny.write_files(tmp_path), "cls", with_dev=True, num_epochs=1)
+    words = ["train", str(tiny.write_config(tmp_path, config)), "--report"]
     assert main(words) == 0
     assert (tmp_path / "out" / "report.html").is_file()
 

@@ -12,7 +12,6 @@ import torch
 import palm.compat as palm
 from helpers import article, tiny
 from palm.controller.controller import Controller
-from palm.train.checkpoint import load_checkpoint, save_checkpoint
 from palm.train.loop import Training
 from palm.train.replica import Replica
 
@@ -81,19 +80,6 @@ def test_a_step_uses_up_the_rows_of_all_its_batches(folder: Path) -> None:
         expected = [task.stream.batch(3 * step + k)["token_ids"] for k in range(3)]
         given = [batch["token_ids"] for batch in task.batches(step)]
         assert all(torch.equal(one, other) for one, other in zip(expected, given, strict=True))
-
-
-def test_a_resumed_run_with_dropout_repeats_an_uninterrupted_one(folder: Path) -> None:
-    def training() -> Training:
-        return run(folder, "cls", 4, gradient_accumulation_steps=2, num_epochs=3)
-
-    losses = [step.loss.item() for step in training().steps()]
-    first, second = training(), training()
-    before = [first.next_step().loss.item() for _ in range(7)]
-    save_checkpoint(first, folder / "step_7")
-    load_checkpoint(second, folder / "step_7")
-    assert before + [step.loss.item() for step in second.steps()] == losses
-    assert len(losses) == 15
 
 
 def test_both_parts_of_a_step_have_dropout_of_their_own(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import pty
@@ -223,11 +222,7 @@ def test_a_notebook_without_ipywidgets_has_one_bar_and_lines_of_scores(
 
 def palm_train(python: list[str], folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     given = callbacks.configuration(folder, num_epochs=1, eval_every_n_steps=-1)
-    tasks = given.pop("tasks")
-    for name, task in tasks.items():
-        (folder / f"{name}.yaml").write_text(json.dumps(task), encoding="utf-8")
-    (folder / "config.yaml").write_text(json.dumps(given), encoding="utf-8")
-    words = [*python, START[-1], "train", str(folder / "config.yaml"), *options]
+    words = [*python, START[-1], "train", str(tiny.write_config(folder, given)), *options]
     return subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8")
 
 

@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 
 import palm
 from helpers import ranks, tiny
+from helpers.equal import differing
 from helpers.loaded import run_script
 from palm.controller.controller import Controller
 from palm.core import group
@@ -281,10 +282,8 @@ def wait_for(port: int) -> None:
 
 def assert_identical_models(run: Path, other: Path) -> None:
     for task in ranks.TASKS:
-        ours, theirs = (
-            load_file(place / task / "infer_model" / "model.safetensors") for place in (run, other)
-        )
-        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+        files = (place / task / "infer_model" / "model.safetensors" for place in (run, other))
+        assert differing(*map(load_file, files)) == []
 
 
 def test_a_program_that_starts_itself_and_ends_right_after_an_exchange_ends_well(tmp_path: Path) -> None:
@@ -296,12 +295,11 @@ def test_a_program_that_starts_itself_and_ends_right_after_an_exchange_ends_well
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows does not tell that a parent process has died")
-def test_processes_whose_launcher_is_killed_end_with_a_checkpoint(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
+def test_processes_whose_launcher_is_killed_end_with_a_checkpoint(folder: Path) -> None:
     # Without an end it takes minutes.
-    settings = tiny.config(tmp_path, "cls", num_devices=2, device="cpu", num_epochs=2000)
-    (tmp_path / "config.yaml").write_text(json.dumps(settings), encoding="utf-8")
-    words = [*START, "train", str(tmp_path / "config.yaml")]
+    settings = tiny.config(folder, "cls", num_devices=2, device="cpu", num_epochs=2000)
+    (folder / "config.yaml").write_text(json.dumps(settings), encoding="utf-8")
+    words = [*START, "train", str(folder / "config.yaml")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as launcher:
         assert launcher.stdout is not None
         assert not read(launcher.stdout, b"Global step: 20").endswith(CLOSED)
@@ -310,7 +308,7 @@ def test_processes_whose_launcher_is_killed_end_with_a_checkpoint(tmp_path: Path
     assert text.endswith(CLOSED)
     assert b"SIGTERM: stopping after the current step" in text
     assert b"Traceback" not in text
-    checkpoint = newest_checkpoint(tmp_path / "out")
+    checkpoint = newest_checkpoint(folder / "out")
     assert checkpoint is not None
     assert 20 <= int(checkpoint.name.removeprefix("step_")) < 10_000
 
@@ -328,19 +326,18 @@ def read(stream: IO[bytes], last: bytes) -> bytes:
     return said
 
 
-def test_an_earlier_run_in_the_folder_is_told_without_a_traceback(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    settings = tiny.config(tmp_path, "cls", num_hidden_layers=1, num_devices=2, device="cpu", max_steps=2)
+def test_an_earlier_run_in_the_folder_is_told_without_a_traceback(folder: Path) -> None:
+    settings = tiny.config(folder, "cls", num_hidden_layers=1, num_devices=2, device="cpu", max_steps=2)
     settings.pop("overwrite")
-    (tmp_path / "config.yaml").write_text(json.dumps(settings), encoding="utf-8")
-    command = ["train", str(tmp_path / "config.yaml")]
+    (folder / "config.yaml").write_text(json.dumps(settings), encoding="utf-8")
+    command = ["train", str(folder / "config.yaml")]
     for _ in ("trains", "returns its result on all ranks"):
-        status, output = torchrun(tmp_path, "--standalone", "--nproc-per-node=2", PALM, *command)
+        status, output = torchrun(folder, "--standalone", "--nproc-per-node=2", PALM, *command)
         assert status == 0, output
     other = [*START, *command, "--learning_rate", "0.5"]
     again = subprocess.run(other, capture_output=True, text=True, check=False, timeout=300)
     assert again.returncode == 2, again.stderr
-    assert f"error: save_path: {tmp_path / 'out'} holds a finished run" in again.stderr
+    assert f"error: save_path: {folder / 'out'} holds a finished run" in again.stderr
     assert "Traceback" not in again.stderr
 
 
@@ -353,11 +350,10 @@ def test_a_process_that_cannot_reach_the_others_is_an_error_of_palm(monkeypatch:
         group.join(torch.device("cpu"), timeout=1)
 
 
-def test_a_checkpoint_with_other_batches_on_the_same_devices_is_refused(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    run = tiny.config(tmp_path, "cls", num_epochs=1, save_every_n_steps=5)
+def test_a_checkpoint_with_other_batches_on_the_same_devices_is_refused(folder: Path) -> None:
+    run = tiny.config(folder, "cls", num_epochs=1, save_every_n_steps=5)
     Controller(run, argv=[]).train()
-    other = {**run, "batch_size": 5, "resume": str(tmp_path / "out" / "step_5")}
+    other = {**run, "batch_size": 5, "resume": str(folder / "out" / "step_5")}
     with pytest.raises(palm.StorageError, match=r"cls\.batch_size\D*4\D*5"):
         Controller(other, argv=[]).train()
     parts = {**run, "batch_size": 2, "gradient_accumulation_steps": 2, "resume": other["resume"]}

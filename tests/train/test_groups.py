@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import palm
 from helpers import tiny
-from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
+from helpers.reader_files import encoded, rng_of_row, write_text
 from palm.core.errors import DataError
 from palm.metrics.ranking import RetrievalScores, ranking_scores
 from palm.paradigm import Embedding, MultipleChoice, Ranking
@@ -23,11 +23,6 @@ from palm.report.analysis import analyses_of
 from palm.report.run import read_run
 
 GROUPS = torch.tensor([[0, 1, 2], [3, 4, -1]])
-
-
-@pytest.fixture
-def vocab(tmp_path: Path) -> Path:
-    return write_vocabulary(tmp_path)
 
 
 CHOICES = {
@@ -252,8 +247,7 @@ EXPECTED = {"multiple_choice": ("accuracy", 0.6), "ranking": ("mrr", 0.75), "emb
 
 
 @pytest.mark.parametrize("task", EXPECTED)
-def test_yaml_trains_it_and_its_model_predicts(tmp_path: Path, task: str) -> None:
-    folder = tiny.write_files(tmp_path)
+def test_yaml_trains_it_and_its_model_predicts(folder: Path, task: str) -> None:
     files = {}
     for name, (number, seed) in {"train_file": (96, 1), "dev_file": (30, 2), "pred_file": (5, 3)}.items():
         lines = [json.dumps(row) for row in encoded_rowsof(task, number, seed)]

@@ -12,6 +12,7 @@ import pytest
 
 import palm
 from helpers.callbacks import configuration, controller, timeless
+from palm.report.history import History, read_history
 from palm.train.callbacks import (
     RECORDED,
     Drawn,
@@ -231,3 +232,37 @@ def test_a_last_line_that_a_kill_cut_off_is_ignored(tmp_path: Path) -> None:
         assert read_events(path) == [whole]
     path.write_bytes(b"")
     assert read_events(path) == []
+
+
+# As values
+
+
+def history_of(folder: Path, *events: Event, tail: str = "") -> History:
+    write_events(folder / "history.jsonl", events)
+    with (folder / "history.jsonl").open("a", encoding="utf-8") as file:
+        file.write(tail)
+    return read_history(folder)
+
+
+def test_events_are_grouped_by_kind(tmp_path: Path) -> None:
+    start, logged, losses, drawn, evaluated, *saved, warned, end = EVENTS
+    found = history_of(tmp_path, *EVENTS)
+    assert found == History(start, [logged], [drawn], [evaluated], saved, [warned], end, [losses])
+    assert (found.seconds, found.last_step) == (2.0, 10)
+
+
+def test_a_history_of_a_killed_run_ends_before_the_line_that_was_cut(tmp_path: Path) -> None:
+    found = history_of(tmp_path, *EVENTS[:2], tail='{"event": "step", "st')
+    assert (len(found.steps), found.end, found.seconds) == (1, None, 1.5)
+
+
+def test_a_run_that_went_on_after_an_interruption_has_not_ended(tmp_path: Path) -> None:
+    events = [*EVENTS[:2], Ended(10, "interrupted", 2.0)]
+    assert history_of(tmp_path, *events).end == events[-1]
+    assert history_of(tmp_path, *events, Logged(20, "a")).end is None
+
+
+def test_a_folder_without_a_history_is_named(tmp_path: Path) -> None:
+    with pytest.raises(palm.StorageError) as caught:
+        read_history(tmp_path)
+    assert str(tmp_path / "history.jsonl") in str(caught.value)

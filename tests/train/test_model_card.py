@@ -240,15 +240,13 @@ def test_nothing_of_others_is_more_than_text_in_a_card() -> None:
     assert not re.search(r"<|`|(?<!\\)\[|^# b", outside, re.MULTILINE)
 
 
-def test_a_card_has_the_warnings_of_the_run(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
+def test_a_card_has_the_warnings_of_the_run(folder: Path) -> None:
     rows = ["label\ttext_a", *["0\tred qqq door"] * 10, *["1\tred"] * 30]
-    (tmp_path / "cls.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    palm.Controller(tiny.config(tmp_path, "cls", "match", max_steps=4), argv=[]).train()
+    (folder / "cls.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    tiny.controller(folder, "cls", "match", max_steps=4).train()
     cards = [
-        (tmp_path / "out" / task / "infer_model" / "README.md").read_text("utf-8")
-        for task in ("cls", "match")
+        (folder / "out" / task / "infer_model" / "README.md").read_text("utf-8") for task in ("cls", "match")
     ]
     assert "- cls.tsv: 10 of 60 (16.7 %) tokens" in cards[0].partition("## Limits")[2]
     assert "tokens are not in the vocabulary" not in cards[1]
-    assert str(tmp_path) not in cards[0]
+    assert str(folder) not in cards[0]

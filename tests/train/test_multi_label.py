@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import palm
 from helpers import tiny
-from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
+from helpers.reader_files import encoded, rng_of_row, write_text
 from palm.core.errors import DataError
 from palm.core.saved import NO_LABEL
 from palm.paradigm import MultiLabel
@@ -29,11 +29,6 @@ FORMS = {
     "cell.tsv": "label\ttext_a\nblue, red\ta\n[]\tb\n",
     "columns.tsv": "red\tgreen\tblue\ttext_a\n1\t0\ttrue\ta\n0\tFalse\t0\tb\n",
 }
-
-
-@pytest.fixture
-def vocab(tmp_path: Path) -> Path:
-    return write_vocabulary(tmp_path)
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from helpers import tiny
-from palm.controller.controller import Controller
+from helpers.equal import assert_resumes, differing, made, state_of
 from palm.core.errors import TrainingError
 from palm.train import loop
-from palm.train.checkpoint import load_checkpoint, optimizer_tensors, save_checkpoint
 from palm.train.loop import Training
-from palm.train.train_step import NanGuard
+from palm.train.train_step import NanGuard, check_finite
 
-KINDS = [["cls"], ["cls", "mlm", "mrc"]]
 RULES: list[dict[str, Any]] = [
     {},
     {"optimizer": "lamb"},
@@ -29,48 +25,21 @@ RULES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny.write_files(tmp_path)
-
-
 def as_on_a_gpu(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loop, "decides_on_device", lambda *_: True)
 
 
-def run(folder: Path, tasks: list[str], **settings: Any) -> Training:
-    return Controller(tiny.config(folder, *tasks, num_epochs=1, **settings), argv=[]).training()
+def run(folder: Path, *tasks: str, **settings: Any) -> Training:
+    return tiny.controller(folder, *tasks, num_epochs=1, **settings).training()
 
 
-def everything(training: Training) -> dict[str, Tensor]:
-    """Weights, moments and counters."""
-    moments = optimizer_tensors(training.optimizer, dict(training.model.named_parameters()))
-    return {**training.model.state_dict(), **moments}
-
-
-def assert_equal(one: Training, other: Training) -> None:
-    ours, theirs = everything(one), everything(other)
-    assert ours.keys() == theirs.keys()
-    assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
-    assert one.state_dict() == other.state_dict()
-
-
-def test_a_run_continues_from_its_checkpoint_exactly(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    whole = run(folder, KINDS[1])
-    expected = [step.loss.item() for step in whole.steps()]
-    as_on_a_gpu(monkeypatch)
-    first = run(folder, KINDS[1])
-    before = [
-        step.loss.item() for step in islice(first.steps(), 7)
-    ]  # the eighth batch is made, and thrown away
-    save_checkpoint(first, tmp_path / "step_7")
-    second = run(folder, KINDS[1])
-    load_checkpoint(second, tmp_path / "step_7")
-
-    assert before + [step.loss.item() for step in second.steps()] == expected
-    assert_equal(second, whole)
+def test_a_run_continues_from_its_checkpoint_exactly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = run(folder, "cls", "mlm", "mrc")
+    expected = [made(step) for step in at_once.steps()]
+    as_on_a_gpu(monkeypatch)  # a checkpoint of step 7 is written while the eighth batch is there
+    late, steps = assert_resumes(lambda: run(folder, "cls", "mlm", "mrc"), folder / "step_7", 7)
+    assert steps == expected
+    assert differing(state_of(late), state_of(at_once)) == []
 
 
 def poisoned(training: Training, at: int, more: int) -> str:
@@ -93,17 +62,17 @@ def poisoned(training: Training, at: int, more: int) -> str:
 def test_nothing_moves_from_a_bad_step_on_until_it_is_reported(
     folder: Path, monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any]
 ) -> None:
-    at_once = run(folder, ["cls"], **rule)
+    at_once = run(folder, "cls", **rule)
     expected = poisoned(at_once, 4, 0)
     as_on_a_gpu(monkeypatch)
-    late = run(folder, ["cls"], **rule)
+    late = run(folder, "cls", **rule)
     message = poisoned(late, 4, 2)
 
     assert message == expected
     assert re.match(r"task 'cls' at its step 4 \(global step 4\): .*loss is nan", message)
     assert (at_once.step, late.step) == (3, 6)
-    ours, theirs = everything(at_once), everything(late)
-    assert [n for n in ours if not n.endswith("step") and not torch.equal(ours[n], theirs[n])] == []
+    moved = differing(state_of(at_once), state_of(late))
+    assert [name for name in moved if not name.endswith("step")] == []
 
 
 @pytest.mark.parametrize("look", ["state_dict", "averaged"])
@@ -111,7 +80,7 @@ def test_a_bad_step_is_reported_before_a_save_or_evaluation(
     folder: Path, monkeypatch: pytest.MonkeyPatch, look: str
 ) -> None:
     as_on_a_gpu(monkeypatch)
-    training = run(folder, ["cls"])
+    training = run(folder, "cls")
     next(iter(training.model.head("cls").parameters())).data.fill_(math.nan)
     training.next_step()
 
@@ -136,3 +105,19 @@ def test_the_device_skips_all_steps_after_a_bad_value_until_it_is_read() -> None
     guard.read()
     assert weight[0].item() < moved[0]
     assert optimizer.state[weight]["step"].item() == 2
+
+
+# Numbers that are none are found before they are saved.
+
+
+def test_infinities_and_what_is_not_a_number_are_found_by_name() -> None:
+    tensors = {
+        "nan": torch.tensor([0.0, float("nan"), 1.0]),
+        "large": torch.full((3,), 3e38),  # its square is infinite, it is not
+        "infinite": torch.tensor([[1.0, -float("inf")]], dtype=torch.bfloat16),
+        "count": torch.tensor(3),
+        "empty": torch.zeros(0),
+    }
+    with pytest.raises(TrainingError) as caught:
+        check_finite(tensors, "the model")
+    assert "in nan, infinite;" in str(caught.value)

@@ -16,10 +16,8 @@ from palm.cli import main
 
 def written(folder: Path, head: str, *others: str, **settings: Any) -> Path:
     tiny.write_files(folder)
-    given = tiny.config(folder, "cls", *others, **{"batch_size": 16, **settings})
+    given = tiny.config(folder, "cls", *others, with_dev=True, **{"batch_size": 16, **settings})
     given["tasks"]["cls"] |= {"paradigm": f"helpers.hungry.{head}", "n_classes": 4}
-    for task in given["tasks"].values():
-        task["dev_file"] = task["train_file"]
     file = folder / "config.yaml"
     file.write_text(json.dumps(given), encoding="utf-8")
     return file

@@ -13,7 +13,6 @@ import pytest
 
 import palm
 from helpers import tiny
-from palm.controller.controller import Controller
 from palm.core.errors import StorageError
 from palm.predict.inference import JointModel
 from palm.predict.log import PREDICTION_LOG, PredictionLog
@@ -24,7 +23,7 @@ from palm.train import task_model
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tiny.write_files(tmp_path_factory.mktemp("run"))
-    Controller(tiny.config(folder, "cls", "mrc", "mlm", num_epochs=0.5), argv=[]).train()
+    tiny.controller(folder, "cls", "mrc", "mlm", num_epochs=0.5).train()
     return folder
 
 

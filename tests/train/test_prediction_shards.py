@@ -9,7 +9,6 @@ import pytest
 
 import palm
 from helpers import tiny
-from palm.controller.controller import Controller
 from palm.core.errors import StorageError
 from palm.predict.inference import InferenceModel, JointModel
 from palm.train import task_model
@@ -20,7 +19,7 @@ DATA = {"cls": "cls.tsv", "mrc": "mrc.json", "mlm": "mlm.tsv"}
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tiny.write_files(tmp_path_factory.mktemp("run"), rows=43)
-    Controller(tiny.config(folder, *DATA, num_epochs=0.5), argv=[]).train()
+    tiny.controller(folder, *DATA, num_epochs=0.5).train()
     return folder
 
 

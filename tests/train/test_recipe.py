@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 import palm.compat as palm
 from helpers import tiny
+from helpers.equal import differing, state_of
 from palm.controller.controller import Controller
 from palm.core.io import new_directory
 from palm.core.saved import rebuild
@@ -26,14 +27,9 @@ from palm.train.loop import Training
 STEPS = 40  # of both tasks together: 40 rows in batches of 4, 2 epochs
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny.write_files(tmp_path)
-
-
 def by_controller(folder: Path, **settings: Any) -> Controller:
     given = {"grad_clip": None, "use_ema": True, "ema_decay": 0.9, "random_seed": 3, **settings}
-    return Controller(tiny.config(folder, "cls", "match", **given), argv=[])
+    return tiny.controller(folder, "cls", "match", **given)
 
 
 def by_trainer(folder: Path, schedule: Any = "", weight_decay: float = 0.01) -> palm.MultiHeadTrainer:
@@ -91,7 +87,7 @@ def test_a_checkpoint_of_a_controller_continues_in_a_trainer(folder: Path) -> No
     assert trainer.cur_train_step == 17
     rest = [trainer.train_one_step(trainer.get_one_batch()) for _ in expected[17:]]
     assert [(list(trainer.trainers)[task], *_numbers(loss)) for loss, task in rest] == expected[17:]
-    assert_equal(run_of(trainer), uninterrupted)
+    assert differing(state_of(run_of(trainer)), state_of(uninterrupted)) == []
 
 
 def test_a_checkpoint_of_a_trainer_continues_in_a_controller(folder: Path) -> None:
@@ -104,27 +100,16 @@ def test_a_checkpoint_of_a_trainer_continues_in_a_controller(folder: Path) -> No
     training = by_controller(folder).training()
     load_checkpoint(training, folder / "ckpt")
     assert before + losses(training) == expected
-    assert_equal(training, run_of(uninterrupted))
+    assert differing(state_of(training), state_of(run_of(uninterrupted))) == []
 
     last = len(expected)
     by_controller(folder, resume=str(folder / "ckpt"), save_every_n_steps=last).train()
     saved = load_file(folder / "out" / f"step_{last}" / "model.safetensors")
-    weights = run_of(uninterrupted).model.state_dict()
-    assert saved.keys() == weights.keys()
-    assert all(torch.equal(value, weights[name]) for name, value in saved.items())
+    assert differing(saved, run_of(uninterrupted).model) == []
 
 
 def _numbers(outputs: dict[str, torch.Tensor]) -> list[float]:
     return [value.item() for value in outputs.values()]
-
-
-def assert_equal(one: Training, other: Training) -> None:
-    ours, theirs = one.model.state_dict(), other.model.state_dict()
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
-    assert one.ema is not None
-    assert other.ema is not None
-    assert all(torch.equal(value, other.ema.average[name]) for name, value in one.ema.average.items())
 
 
 # What belongs to a run
@@ -219,9 +204,8 @@ def test_a_checkpoint_of_version_1_is_refused(folder: Path) -> None:
         assert part in str(caught.value)
 
 
-def test_tasks_with_one_vocabulary_have_it_once_in_a_checkpoint(tmp_path: Path) -> None:
-    folder = tiny.write_files(tmp_path)
-    run = Controller(tiny.config(folder, "cls", "match", "mlm"), argv=[]).training()
+def test_tasks_with_one_vocabulary_have_it_once_in_a_checkpoint(folder: Path) -> None:
+    run = tiny.controller(folder, "cls", "match", "mlm").training()
     save_checkpoint(run, folder / "step_0")
     copies = list((folder / "step_0" / "tasks").rglob("*"))
     assert copies == [folder / "step_0/tasks/cls", folder / "step_0/tasks/cls/vocab.txt"]

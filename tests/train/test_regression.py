@@ -13,15 +13,10 @@ import torch
 
 import palm.compat as palm
 from helpers import tiny
-from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
+from helpers.reader_files import encoded, rng_of_row, write_text
 from palm.core.errors import DataError
 from palm.paradigm import Regression
 from palm.reader import ClassifyReader, MatchReader
-
-
-@pytest.fixture
-def vocab(tmp_path: Path) -> Path:
-    return write_vocabulary(tmp_path)
 
 
 def test_real_labels_come_as_numbers(vocab: Path, tmp_path: Path) -> None:

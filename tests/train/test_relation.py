@@ -14,7 +14,7 @@ import torch
 
 import palm
 from helpers import tiny
-from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
+from helpers.reader_files import encoded, rng_of_row, write_text
 from helpers.saved import run_card_example
 from palm.core.errors import DataError
 from palm.metrics import METRICS, scores_of
@@ -23,11 +23,6 @@ from palm.reader import RelationReader
 
 SPANS = {"owner": 0, "thing": 1, "colour": 2}
 LABELS = {"owns": 0, "has": 1}
-
-
-@pytest.fixture
-def vocab(tmp_path: Path) -> Path:
-    return write_vocabulary(tmp_path)
 
 
 def row_of(text: Any, spans: Any, relations: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +12,17 @@ import torch
 from torch import Tensor
 
 from helpers import tiny
-from palm.controller.controller import Controller
 from palm.mixing import MixRatio, TaskProgress
 from palm.mixing.strategies import draw_tasks, inclusion_probabilities, planned_updates
 from palm.train.callbacks import Logged
-from palm.train.checkpoint import load_checkpoint, save_checkpoint
 from palm.train.loop import Training
 from palm.train.train_step import sum_of_losses
 
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tiny.write_files(tmp_path)
-
-
 def run(folder: Path, *tasks: str, **settings: Any) -> Training:
-    return Controller(tiny.config(folder, *tasks, **settings), argv=[]).training()
+    return tiny.controller(folder, *tasks, **settings).training()
 
 
 def still(folder: Path, *tasks: str, **settings: Any) -> Training:
@@ -84,37 +76,8 @@ def test_all_tasks_of_a_step_are_encoded_in_one_pass(folder: Path) -> None:
     assert [task.step for task in training.tasks] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"tasks_per_step": 2, "precision": "bf16"},
-        {"tasks_per_step": "all", "balance": "helpers.balances.EqualLosses"},
-        {"tasks_per_step": 2, "balance": "uncertainty", "gradient_accumulation_steps": 2},
-    ],
-)
-def test_a_resumed_run_of_several_tasks_a_step_repeats_an_uninterrupted_one(
-    folder: Path, settings: dict[str, Any]
-) -> None:
-    def training() -> Training:
-        return run(folder, "cls", "match", "mlm", use_ema=True, ema_decay=0.9, **settings)
-
-    def losses(made: Training, count: int | None = None) -> list[tuple[str, float]]:
-        parts = [step.parts for step in islice(made.steps(), count)]
-        return [(part.task.name, part.loss.item()) for several in parts for part in several]
-
-    uninterrupted, first, second = training(), training(), training()
-    expected = losses(uninterrupted)
-    before = losses(first, 4)
-    save_checkpoint(first, folder / "step_4")
-    load_checkpoint(second, folder / "step_4")
-    assert second.step == 4
-    assert before + losses(second) == expected
-    ours, theirs = second.model.state_dict(), uninterrupted.model.state_dict()
-    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
-
-
 def test_a_run_of_several_tasks_a_step_ends_when_its_targets_have_had_their_steps(folder: Path) -> None:
-    both = Controller(tiny.config(folder, "cls", "match", tasks_per_step="all"), argv=[])
+    both = tiny.controller(folder, "cls", "match", tasks_per_step="all")
     result = both.train()
     assert result.steps == {"cls": 20, "match": 20}
     lines = [line for line in result.history if isinstance(line, Logged)]

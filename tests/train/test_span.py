@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import palm
 from helpers import tiny
-from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
+from helpers.reader_files import encoded, rng_of_row, write_text
 from palm.core.errors import DataError
 from palm.metrics import METRICS, scores_of
 from palm.paradigm import Span
@@ -37,11 +37,6 @@ FORMS: dict[str, tuple[Any, list[list[Any]], dict[str, Any]]] = {
     "blanks": ("anna has red boat .", BOAT, {"span_unit": "word"}),
     "characters": ("anna  has red boat.", [[10, 18, "thing"], [10, 13, "colour"]], {}),
 }
-
-
-@pytest.fixture
-def vocab(tmp_path: Path) -> Path:
-    return write_vocabulary(tmp_path)
 
 
 def row_of(text: Any, spans: Any) -> str:

@@ -119,8 +119,7 @@ def test_yaml_that_is_too_much_is_refused(tmp_path: Path, text: str, message: st
         read_yaml(tmp_path / "c.yaml", [])
 
 
-def test_a_number_of_5000_digits_in_a_configuration_is_a_value_that_does_not_fit(tmp_path: Path) -> None:
-    folder = tiny.write_files(tmp_path)
+def test_a_number_of_5000_digits_in_a_configuration_is_a_value_that_does_not_fit(folder: Path) -> None:
     config = {name: value for name, value in tiny.config(folder, "cls").items() if name != "batch_size"}
     text = f"batch_size: {'9' * 5000}\n{yaml_text(config)}"
     (folder / "c.yaml").write_text(text, encoding="utf-8")
@@ -359,9 +358,8 @@ def test_a_machine_without_memory_is_not_damage() -> None:
     ],
 )
 def test_a_size_that_no_machine_has_is_a_mistake_in_a_configuration(
-    tmp_path: Path, size: int, message: str
+    folder: Path, size: int, message: str
 ) -> None:
-    folder = tiny.write_files(tmp_path)
     config = tiny.config(folder, "cls")
     config["tasks"]["cls"]["n_classes"] = size
     config |= {"hidden_size": 1 << 20, "num_attention_heads": 1} if size == 10**9 else {}

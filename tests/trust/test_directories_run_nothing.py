@@ -135,7 +135,7 @@ def test_the_backbones_json_names_neither_code_nor_files(folder: Path) -> None:
     tiny.write_files(folder)
     told = {**tiny.BACKBONE, "metrics": ["trojan.Reader"], "dev_file": str(folder / "cls.tsv")}
     (folder / "backbone.json").write_text(json.dumps(told), encoding="utf-8")
-    controller = Controller(tiny.config(folder, "cls"), argv=[])
+    controller = tiny.controller(folder, "cls")
     assert controller.run.tasks[0].settings.metrics is None
     assert controller.run.tasks[0].settings.dev_file is None
     assert not (folder / "ran").exists()
