@@ -39,6 +39,7 @@ from palm.train.task import (
     share_rows,
     sharing_problems,
     step_problems,
+    warn_of_short_epochs,
     wiring_problems,
 )
 from palm.train.train_step import ExponentialMovingAverage
@@ -202,6 +203,7 @@ def open_data(
     share_rows(tasks)
     plan = StepPlan.of(tasks, parts.mixing, settings).over_epochs(settings.num_epochs)
     expect(tasks, plan)
+    warn_of_short_epochs(tasks)
     return tasks, plan
 
 

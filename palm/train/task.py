@@ -525,20 +525,28 @@ class StepPlan:
         return list(map(int, steps))
 
 
-SHORT_EPOCH = 0.9
-"""Fraction of a task's rows below which an epoch is considered short."""
-
-
 def expect(tasks: Sequence[TaskState], plan: StepPlan) -> None:
-    """Set the expected steps of all tasks, log the plan, and warn of epochs that leave many rows out.
+    """Set the expected steps of all tasks, and log the plan.
 
     Raises:
         TrainingError: a target would have no steps.
     """
     for task in tasks:
         task.expect(plan.expected_steps[task.name])
+    if plan.total_steps == plan.max_steps:
+        logger.info("max_steps: the run ends after %d steps.", plan.max_steps)
+    logger.info("Estimated overall train steps %d.", plan.total_steps)
+
+
+SHORT_EPOCH = 0.9
+"""Fraction of a task's rows below which an epoch is considered short."""
+
+
+def warn_of_short_epochs(tasks: Sequence[TaskState]) -> None:
+    """Warn of targets whose epochs, in whole steps, are much shorter than a pass over their rows."""
+    for task in tasks if is_main_process() else ():
         rows, counted = task.rows_after(task.steps_per_epoch)
-        if task.is_target and counted < SHORT_EPOCH * rows and is_main_process():
+        if task.is_target and counted < SHORT_EPOCH * rows:
             logger.warning(
                 "%s: an epoch counts whole steps, %d of %d rows; to cover more, use a smaller batch or a "
                 "larger num_epochs (its %d steps are %.1f passes over the rows)",
@@ -548,9 +556,6 @@ def expect(tasks: Sequence[TaskState], plan: StepPlan) -> None:
                 task.expected_steps,
                 task.rows_after(task.expected_steps)[1] / rows,
             )
-    if plan.total_steps == plan.max_steps:
-        logger.info("max_steps: the run ends after %d steps.", plan.max_steps)
-    logger.info("Estimated overall train steps %d.", plan.total_steps)
 
 
 def step_problems(tasks_per_step: TasksPerStep, balance: str | None, tasks: Sequence[Task]) -> list[Problem]:
