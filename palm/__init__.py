@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from palm.controller.controller import Controller
     from palm.experiments.compare import compare
     from palm.experiments.sweep import sweep
-    from palm.export.convert import convert
+    from palm.export.hugging_face import convert
     from palm.optimizer import lr_sched
     from palm.predict.inference import InferenceModel, JointModel
     from palm.predict.loading import load_model
@@ -46,7 +46,7 @@ _HOMES = {
     "Task": "palm.train.task",
     "Trainer": "palm.compat",
     "compare": "palm.experiments.compare",
-    "convert": "palm.export.convert",
+    "convert": "palm.export.hugging_face",
     "distribute": "palm.compat",
     "downloader": "palm.compat",
     "head": "palm.compat",

@@ -246,7 +246,7 @@ def convert_encoder(options: argparse.Namespace) -> None:
     """Write the encoder and the vocabulary of a directory (of Hugging Face, PaddlePALM, PaddleNLP or palm)
     for Hugging Face's transformers. The values of the weights do not change.
     """
-    from palm.export.convert import convert
+    from palm.export.hugging_face import convert
 
     convert(options.source, options.output, options.overwrite)
 

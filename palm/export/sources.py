@@ -8,13 +8,11 @@ from typing import Any
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
-from palm.backbone import BACKBONES, Backbone
-from palm.core.component import Component, Registry
+from palm.backbone import Backbone
 from palm.core.errors import PalmError
 from palm.core.io import write_json, write_text
-from palm.paradigm import HEADS
 from palm.predict.inference import InferenceModel
-from palm.reader import READERS, Reader
+from palm.reader import Reader
 from palm.reader.tokenizer import Tokenizer
 from palm.reader.words import WordReader
 from palm.train.checkpoint import NO_SHARED_ENCODER
@@ -91,19 +89,6 @@ def load_tokenizer(reader: Reader) -> Tokenizer:
     if not isinstance(tokenizer, Tokenizer):
         raise PalmError(f"{type(reader).__name__} has no palm tokenizer, which is needed for an export")
     return tokenizer
-
-
-def parts_of(model: InferenceModel) -> dict[str, dict[str, Any]]:
-    """Describe a model's components: its kind -> registry name and settings."""
-    parts: dict[str, tuple[Registry[Any], Component]] = {
-        "backbone": (BACKBONES, model.backbone),
-        "paradigm": (HEADS, model.head),
-        "reader": (READERS, model.reader),
-    }
-    return {
-        kind: {"name": registry.name_of(type(part)), "settings": dict(part.settings)}
-        for kind, (registry, part) in parts.items()
-    }
 
 
 def check_alike(first: InferenceModel, other: InferenceModel) -> None:

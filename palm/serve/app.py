@@ -32,8 +32,7 @@ from palm.core.logging import logger, show_on_console
 from palm.core.version import __version__
 from palm.serve import metrics
 from palm.serve.batcher import place_of
-from palm.serve.models import described
-from palm.serve.service import ClientGoneError, Service, Settings
+from palm.serve.service import ClientGoneError, Service, Settings, described
 
 SETTINGS = "PALM_SERVE"
 API_KEY = "PALM_API_KEY"
@@ -119,7 +118,7 @@ async def predict(request: Request, service: Served) -> Response:
 @routes.get("/models")
 async def models(service: Served) -> dict[str, Any]:
     """The tasks with their labels and an example of a text each."""
-    return {"tasks": {name: described(model) for name, model in service.source.model.tasks.items()}}
+    return {"tasks": {name: described(model) for name, model in service.model.tasks.items()}}
 
 
 @routes.get("/metrics")
@@ -131,7 +130,7 @@ async def counted() -> Response:
 @routes.get("/openapi.json", include_in_schema=False)
 async def openapi(request: Request, service: Served) -> dict[str, Any]:
     """The description of this interface, with an example of each task."""
-    tasks = service.source.model.tasks.items()
+    tasks = service.model.tasks.items()
     examples = {name: {"texts": [described(model)["example"]], "tasks": [name]} for name, model in tasks}
     body = {
         "schema": PredictRequest.model_json_schema(),

@@ -1,4 +1,4 @@
-"""From accepted texts to their results: bounds, tokenization, the queue, and the end of a request."""
+"""From accepted texts to their results: models, bounds, tokenization, the queue, and the end of a request."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from fastapi import HTTPException
 
-from palm.core.errors import ConfigError, DataError
+from palm.core.errors import ConfigError, DataError, PalmError, StorageError
+from palm.core.io import MANIFEST, read_bytes
+from palm.core.logging import logger
+from palm.paradigm import HEADS
+from palm.predict.inference import InferenceModel, JointModel
+from palm.predict.loading import load_models
 from palm.reader import Record
 from palm.reader.tables.columns import cut
 from palm.serve import metrics
 from palm.serve.batcher import Batcher, Request, num_fitting
-from palm.serve.models import ModelSource
+from palm.train.model_card import label_names
+from palm.train.model_paths import chosen_model
 
 MESSAGE = 300
 """The most characters of an error message, which may quote the text."""
@@ -64,18 +71,20 @@ class Service:
     """The models of a server, with the threads that tokenize and compute.
 
     Attributes:
+        model: all tasks, which answer new requests.
         num_waiting: accepted requests without an answer.
 
     Raises:
-        PalmError: a model cannot be loaded.
+        PalmError: a model cannot be loaded, or two have a task of the same name.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.source = ModelSource(settings.folders, settings.options)
+        self._loaded = self._manifests()
+        self.model = self._load()
         self.num_waiting = 0
         self._encoder = ThreadPoolExecutor(1, "palm-encode")
-        device = next(iter(self.source.model.tasks.values())).device.type
+        device = next(iter(self.model.tasks.values())).device.type
         self._max_tokens = settings.batch_tokens or (GPU_TOKENS if device == "cuda" else CPU_TOKENS)
         self._batcher = Batcher(self._compute, self._max_tokens)
 
@@ -93,7 +102,42 @@ class Service:
         """Look for new models for ever."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
-            metrics.MODELS.inc(await asyncio.to_thread(self.source.reload))
+            metrics.MODELS.inc(await asyncio.to_thread(self.reload))
+
+    def reload(self) -> bool:
+        """Load the directories again if one was replaced; return True if there is a new model.
+
+        The old model stays if the new one cannot be loaded, which is logged.
+        """
+        try:
+            found = self._manifests()
+            if found == self._loaded:
+                return False
+            model = self._load()
+            if self._manifests() != found:  # replaced while it was read: the next call reads it
+                return False
+        except PalmError as error:
+            logger.warning("the model stays as it is: %s", error)
+            return False
+        self._loaded = found
+        self.model = model
+        logger.info("new model: %s", ", ".join(model.tasks))
+        return True
+
+    def _manifests(self) -> list[bytes]:
+        return [read_bytes(chosen_model(Path(folder)) / MANIFEST) for folder in self.settings.folders]
+
+    def _load(self) -> JointModel:
+        tasks: dict[str, InferenceModel] = {}
+        for folder in self.settings.folders:
+            own = load_models(folder, **self.settings.options).tasks
+            if both := sorted(tasks.keys() & own.keys()):
+                raise StorageError(f"{folder}: another directory has {both[0]!r}, too; serve it by itself")
+            tasks |= own
+        model = JointModel(tasks)
+        for task, each in tasks.items():  # the first batch makes what later ones reuse
+            model.predict_rows(model.encode(each.examples(), [task]))
+        return model
 
     def check(self, texts: Sequence[Any] = ()) -> None:
         """Refuse texts beyond the bounds, and any if the queue is full.
@@ -142,7 +186,7 @@ class Service:
     async def _answer(
         self, texts: Sequence[Any], tasks: Sequence[str] | None
     ) -> tuple[list[dict[str, Record]], int]:
-        model = self.source.model
+        model = self.model
         loop = asyncio.get_running_loop()
         try:
             # One thread, so requests stay in the order of their arrival.
@@ -178,3 +222,13 @@ def _characters(value: Any) -> int:
     if isinstance(value, list):
         return sum(map(_characters, value))
     return len(value) if isinstance(value, str) else 1
+
+
+def described(model: InferenceModel) -> dict[str, Any]:
+    """Describe a task for those who send it texts."""
+    return {
+        "kind": HEADS.name_of(type(model.head)),
+        "labels": label_names(model.reader, model.head),
+        "max_seq_len": getattr(model.reader, "max_seq_len", None),
+        "example": model.examples()[0],
+    }

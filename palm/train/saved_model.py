@@ -17,7 +17,7 @@ from palm.core.saved import Tensors, describe, file_settings, load_tensors, save
 from palm.core.version import __version__
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS, Reader
-from palm.train.model_card import CARD, example_input, label_names, model_card
+from palm.train.model_card import CARD, label_names, model_card
 from palm.train.model_paths import (
     ADAPTERS,
     DESCRIPTION,
@@ -84,7 +84,9 @@ def save_models(
                 "training": training.get(model.task, {}),
             }
         write_json(part / DESCRIPTION, description)
-        write_text(part / CARD, _card(models, description))
+        labels = {model.task: label_names(model.reader, model.head) for model in models}
+        card = model_card(description, labels, models[0].example, answer=models[0].answer())
+        write_text(part / CARD, card)
 
 
 def _head_weights(models: Sequence[TaskModel]) -> Tensors:
@@ -117,13 +119,6 @@ def described_components(
             "paradigm": describe(HEADS, head, folder, place, known),
         }
     return {"backbone": describe(BACKBONES, backbone, folder), "tasks": found}
-
-
-def _card(models: Sequence[TaskModel], description: Mapping[str, Any]) -> str:
-    first = models[0]
-    example = example_input(first.reader, HEADS.name_of(type(first.head)))
-    labels = {model.task: label_names(model.reader, model.head) for model in models}
-    return model_card(description, labels, example, answer=first.answer(example))
 
 
 @dataclass(frozen=True)

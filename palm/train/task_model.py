@@ -30,12 +30,13 @@ from palm.core.layers import WeightCache, generator
 from palm.core.saved import Tensors
 from palm.metrics import metrics_of, scores_of
 from palm.metrics.resampling import Pair
-from palm.paradigm import Head
+from palm.paradigm import HEADS, Head
 from palm.reader import Reader, Record, Rows
 from palm.reader.cache import chunks_of
 from palm.reader.rows import Ints
 from palm.train.loop import fetched, placed
 from palm.train.model import Adapted, joint_outputs, restored_modes
+from palm.train.model_card import example_input
 from palm.train.saved_model import save_models
 from palm.train.task import PREDICTION_ROWS
 
@@ -309,17 +310,22 @@ class TaskModel:
         """Save the model by itself; options and errors as for `palm.train.saved_model.save_models`."""
         save_models([self], self.backbone, folder, **options)
 
-    def answer(self, example: str) -> Record | None:
-        """Predict example input; None if the reader cannot make it, or if several devices train.
+    @property
+    def example(self) -> str:
+        """A list of one value that `predict` takes, as Python code."""
+        return example_input(self.reader, HEADS.name_of(type(self.head)))
 
-        Args:
-            example: a list of one value for `predict`, as Python code.
-        """
+    def examples(self) -> list[Any]:
+        """Return that list."""
+        return list(ast.literal_eval(self.example))
+
+    def answer(self) -> Record | None:
+        """Predict the example; None if the reader cannot make it, or if several devices train."""
         given = {**self.backbone.outputs_attr, **self.reader.outputs_attr}
         if world_size() > 1 or not self.head.inputs_attr.keys() <= given.keys():
             return None
         with restored_modes(self.backbone, self.head), suppress(PalmError):
-            examples = list(self.reader.parse(ast.literal_eval(example)))
+            examples = list(self.reader.parse(self.examples()))
             return next(self.predictions(encoded(self.reader, examples))).record
         return None
 
