@@ -25,7 +25,6 @@ from palm.core.group import count_devices
 from palm.core.logging import aligned, collected_warnings
 from palm.paradigm import HEADS
 from palm.reader import READERS, Reader
-from palm.train.callbacks import callbacks_of
 from palm.train.checkpoint import compared
 from palm.train.folder import RunFolder
 from palm.train.loggers import logger_problems
@@ -197,7 +196,6 @@ def _refusals(controller: Controller) -> Iterator[Problem]:
     for line in logger_problems(run.settings.loggers or ()):
         yield Problem("error", "configuration", "", f"{run.placed('loggers')}: {line}")
     try:
-        callbacks_of(run.settings.callbacks, run.placed("callbacks"))
         controller.directory()
     except PalmError as error:
         yield Problem("error", "configuration", "", str(error))

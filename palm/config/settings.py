@@ -79,8 +79,6 @@ class RunSettings:
             and lines elsewhere.
         quiet: show only warnings.
         verbose: also show debugging messages.
-        callbacks: dotted paths of your own functions or classes that are called with every event of the run,
-            or a mapping of dotted path to settings.
         loggers: where curves and settings are also sent: tensorboard, wandb.
         save_every_n_steps: global steps between checkpoints; -1: none. By default, one at the end of an epoch
             of the main task, at most 10 in a run, of which the newest is kept.
@@ -136,7 +134,6 @@ class RunSettings:
     progress: Progress = field(default="auto", metadata=OF_WHOLE_RUN | NO_RESULT)
     quiet: bool = field(default=False, metadata=OF_WHOLE_RUN | NO_RESULT)
     verbose: bool = field(default=False, metadata=OF_WHOLE_RUN | NO_RESULT)
-    callbacks: list[str] | dict[str, dict[str, Any]] | None = None
     loggers: list[str] | None = field(default=None, metadata=NO_RESULT)
     save_every_n_steps: int | None = field(default=None, metadata=NO_RESULT)
     save_infermodel_every_n_steps: int = field(default=-1, metadata=NO_RESULT)

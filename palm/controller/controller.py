@@ -37,7 +37,7 @@ from palm.pretrained.loading import settings_of_model
 from palm.reader import Predictions
 from palm.reader.tables.files import is_data, missing_reason, sources_of
 from palm.train.build import build, open_data, schedule_for, start
-from palm.train.callbacks import Callback, callback_problems, callbacks_of
+from palm.train.callbacks import Callback, callback_problems
 from palm.train.folder import RunFolder
 from palm.train.loggers import logger_problems
 from palm.train.loop import Components, Training
@@ -331,12 +331,11 @@ class Controller:
             return train_stages(
                 self.run, directory, self.stages, lambda run, more: Controller(run).train(more), callbacks
             )
-        own = callbacks_of(self.run.settings.callbacks, self.run.placed("callbacks"))
         place = self.run.placed("loggers")
         if loggers := self.run.settings.loggers:
             raise_any(f"{place}: {line}" for line in logger_problems(loggers))
         run = replace(self.run, files=self.chosen.files)
-        return train(run, directory, self._training, [*own, *callbacks])
+        return train(run, directory, self._training, callbacks)
 
     def directory(self) -> RunFolder:
         """Return the folder of the run, which must hold none of its sources.

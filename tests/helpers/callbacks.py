@@ -25,17 +25,6 @@ class Killer:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-KINDS: list[str] = []
-
-
-def note_kind(event: Event) -> None:
-    """Write down what kind of event came."""
-    KINDS.append(type(event).__name__)
-
-
-NOT_CALLABLE = 7
-
-
 def configuration(folder: Path, **settings: Any) -> dict[str, Any]:
     """Two tasks, of which one is evaluated, with a checkpoint every ten steps."""
     tiny.write_files(folder)
