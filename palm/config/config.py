@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -108,13 +108,11 @@ class Layer:
         settings: name -> setting, as written.
         scope: the task that they are for, or `backbone`; None for the whole run.
         is_optional: True for settings that need not be used: those of a backbone's JSON.
-        used: names that a component reads, even if the value is overridden.
     """
 
     settings: Settings
     scope: str | None = None
     is_optional: bool = False
-    used: set[str] = field(default_factory=set)
 
 
 class _Sources:
@@ -369,6 +367,7 @@ class Config:
             name: the name as written.
             scope: None for the whole run, a task's name, or `backbone`.
         """
+        self._known[scope].add(name)
         found = self._found(name, scope)
         return replace(found[0], value=guessed(found[0].value)) if found else None
 
@@ -427,12 +426,12 @@ class Config:
 
     def place(self, name: str, scope: str | None = None) -> str | None:
         """Return the place of a setting's value, `config.yaml:7` or `--batch_size`; None if it is not set."""
-        found = self._found(name, scope, is_used=False)
+        found = self._found(name, scope)
         return found[0].origin if found else None
 
     def placed(self, name: str, scope: str | None = None) -> str:
         """Return the beginning of a message about a setting: its place and name."""
-        found = self._found(name, scope, is_used=False)
+        found = self._found(name, scope)
         return found[0].place(name) if found else name
 
     def choose(self, settings: Mapping[str, tuple[Any, str]], scope: str | None = None) -> None:
@@ -475,25 +474,20 @@ class Config:
         for layer in sorted(self.layers, key=lambda layer: layer.scope is not None):
             excused = bool(self._excused if layer.scope is None else self._excused & {layer.scope, None})
             mine = own.get(layer.scope, {})
+            # A setting of the whole run may be meant for a task, one of a task is for that task only.
+            used = set().union(*self._known.values()) if layer.scope is None else self._known[layer.scope]
             for name in layer.settings if not layer.is_optional else ():
                 hint = self._reason(name, layer.scope, excused, owners.get(name, {}), mine)
-                if name not in layer.used and hint:
+                if name not in used and hint:
                     unused.append(layer.settings[name].about(hint))
         # Settings in files in the order of their lines, then those of the command line.
         raise_any([*self._problems, *sorted(unused, key=lambda line: line.startswith("--"))])
 
-    def _found(
-        self, name: str, scope: str | None, from_backbone: bool = True, is_used: bool = True
-    ) -> list[Setting]:
-        """Return every layer's value of a setting, the strongest first; the backbone's JSON is for tasks too.
-
-        All count as used, also those that are overridden: only settings that nothing reads are reported.
-        """
+    def _found(self, name: str, scope: str | None, from_backbone: bool = True) -> list[Setting]:
+        """Return every layer's value, the strongest first; the backbone's JSON is for tasks too."""
         scopes = {None, scope} | ({"backbone"} if scope is not None and from_backbone else set())
-        layers = [layer for layer in self.layers if layer.scope in scopes and name in layer.settings]
-        for layer in layers if is_used else ():
-            layer.used.add(name)
-        return [layer.settings[name] for layer in layers]
+        layers = (layer for layer in self.layers if layer.scope in scopes)
+        return [layer.settings[name] for layer in layers if name in layer.settings]
 
     def _convert(
         self, name: str, found: Sequence[Setting], annotation: Any, values: dict[str, Any], required: bool

@@ -8,7 +8,7 @@ from abc import ABC
 from collections.abc import Sequence
 from typing import Any
 
-from palm.core.component import Component, Registry, positive_problems, raise_any
+from palm.core.component import Component, Registry
 
 __all__ = ["BALANCES", "Balance", "Uncertainty"]
 
@@ -51,22 +51,18 @@ class Balance(Component, ABC):
 BALANCES: Registry[type[Balance]] = Registry("balancing method", Balance, "balance")
 
 
+RATE = 0.025
+"""Learning rate of the weights of uncertainty."""
+
+
 @BALANCES.register("uncertainty")
 class Uncertainty(Balance):
     """A loss L has the weight `exp(-s)`, where s is learned along with the model to minimize `exp(-s) L + s`.
 
     s approaches log L, so all tasks have about the same influence, regardless of the scale of their losses.
 
-    Args:
-        balance_rate: learning rate of the weights of uncertainty.
-
     Source: Kendall et al., 2018, arXiv:1705.07115, with plain gradient steps on s, each clipped to the rate.
     """
-
-    def __init__(self, balance_rate: float = 0.025) -> None:
-        super().__init__()
-        raise_any(positive_problems(balance_rate=balance_rate))
-        self.rate = balance_rate
 
     def of_losses(self, tasks: Sequence[str]) -> list[float]:
         """Return `exp(-s)` for each task, initially 1."""
@@ -78,4 +74,4 @@ class Uncertainty(Balance):
         for task, loss in zip(tasks, losses, strict=True):
             now = s.get(task, 0.0)
             # The gradient is clipped, so a single huge loss does not change s much.
-            s[task] = now - self.rate * min(max(1 - math.exp(-now) * loss, -1.0), 1.0)
+            s[task] = now - RATE * min(max(1 - math.exp(-now) * loss, -1.0), 1.0)

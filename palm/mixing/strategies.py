@@ -294,14 +294,12 @@ class Proportional(EpochMixing):
 
 @MIXINGS.register("temperature")
 class Temperature(EpochMixing):
-    """Between proportional and equal: a task's rows are drawn in proportion to `min(rows, cap) ** (1 / T)`.
+    """Between proportional and equal: a task's rows are drawn in proportion to `rows ** (1 / T)`.
 
-    T = 1 without a cap is `proportional`; larger values of T make the tasks more equal.
+    T = 1 is `proportional`; larger values of T make the tasks more equal.
 
     Args:
         mixing_temperature: T of the strategy temperature, 1 or more.
-        mixing_cap: for temperature, the number of rows above which the rows of a task do not count, so a huge
-            task leaves room for the others; None for no cap.
 
     Raises:
         ConfigError: a value is out of range.
@@ -309,15 +307,14 @@ class Temperature(EpochMixing):
     Source: Raffel et al., 2020, arXiv:1910.10683, section 3.5.2, with chances per row.
     """
 
-    def __init__(self, mixing_temperature: float = 2.0, mixing_cap: int | None = None) -> None:
-        self.cap = math.inf if mixing_cap is None else mixing_cap
-        settings = {"mixing_temperature": mixing_temperature, "mixing_cap": self.cap}
-        raise_any(number_problems("1 or more", lambda value: value >= 1, **settings))
+    def __init__(self, mixing_temperature: float = 2.0) -> None:
+        given = {"mixing_temperature": mixing_temperature}
+        raise_any(number_problems("1 or more", lambda value: 1 <= value < math.inf, **given))
         self.exponent = 1 / mixing_temperature
 
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
         """Return the rate of each task's rows divided by the rows per step."""
-        return [_per_step(task, min(task.rows, self.cap) ** self.exponent) for task in tasks]
+        return [task.rows ** (self.exponent - 1) * task.steps_per_epoch for task in tasks]
 
 
 @MIXINGS.register("round_robin")
@@ -338,8 +335,3 @@ class RoundRobin(MixRatio):
             for task, steps in zip(tasks, left, strict=True)
         ]
         return turns.index(min(turns))
-
-
-def _per_step(task: TaskProgress, rate: float) -> float:
-    """Return the share of a task whose rows are drawn at this rate, a batch at a time."""
-    return rate * task.steps_per_epoch / task.rows

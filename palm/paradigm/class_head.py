@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy.typing as npt
@@ -26,8 +26,6 @@ class ClassHead(Head):
         dropout_prob: probability of zeroing a feature while training.
         initializer_range: standard deviation of the normal distribution that initializes the linear layer's
             weights.
-        class_weights: weight of each label in the loss; or balanced: rows / (labels * rows of the label).
-        label_smoothing: fraction of the true label's probability that is distributed over all labels.
 
     Attributes:
         feature: the backbone's output that the head reads.
@@ -41,9 +39,6 @@ class ClassHead(Head):
     hidden_size: int
     dropout_prob: float = 0.1
     initializer_range: float = 0.02
-    _: KW_ONLY
-    class_weights: str | list[float] | None = None
-    label_smoothing: float = 0.0
 
     feature: ClassVar[str] = "sentence_embedding"
     has_bias: ClassVar[bool] = True
@@ -57,10 +52,14 @@ class ClassHead(Head):
         self.targets_attr = {"label_ids": TensorSpec(("batch",), torch.long)}
         per_class = TensorSpec(("batch", self.n_classes), torch.float)
         self.outputs_attr = {"logits": per_class, "probs": per_class}
-        self.class_loss = ClassLoss(self.n_classes, self.class_weights, self.label_smoothing)
+        self.class_loss = self.new_loss()
         self.dropout = nn.Dropout(self.dropout_prob)
         self.out = nn.Linear(self.hidden_size, self.num_scores, bias=self.has_bias)
         init_weights(self.out, self.initializer_range)
+
+    def new_loss(self) -> ClassLoss:
+        """Create the cross-entropy."""
+        return ClassLoss(self.n_classes)
 
     @property
     def num_scores(self) -> int:
@@ -110,3 +109,19 @@ class ClassHead(Head):
         labels = outputs["logits"].argmax(-1).tolist()
         scores = zip(labels, outputs["logits"].tolist(), outputs["probs"].tolist(), strict=True)
         return [{"label": label, "logits": logits, "probs": probs} for label, logits, probs in scores]
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class WeightedHead(ClassHead):
+    """A classification head with settings of its loss.
+
+    Args:
+        class_weights: weight of each label in the loss; or balanced: rows / (labels * rows of the label).
+        label_smoothing: fraction of the true label's probability that is distributed over all labels.
+    """
+
+    class_weights: str | list[float] | None = None
+    label_smoothing: float = 0.0
+
+    def new_loss(self) -> ClassLoss:
+        return ClassLoss(self.n_classes, self.class_weights, self.label_smoothing)

@@ -13,13 +13,13 @@ from palm.core.component import choice_problems, positive_problems, raise_any
 from palm.core.errors import ConfigError, about
 from palm.core.saved import Tensors, TensorSpec
 from palm.paradigm.base import HEADS
-from palm.paradigm.class_head import ClassHead
+from palm.paradigm.class_head import WeightedHead
 
 
 @HEADS.register("match")
 @dataclass(eq=False, repr=False)
-class Match(ClassHead):
-    """`ClassHead` on the embedding of a pair of texts; or, pairwise, one score that ranks pairs.
+class Match(WeightedHead):
+    """`WeightedHead` on the embedding of a pair of texts; or, pairwise, one score that ranks pairs.
 
     Pairwise training compares two pairs with the same first text: the score of the matching pair should
     exceed that of the other by a margin. A score is the sigmoid of a linear layer.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from palm.paradigm.base import HEADS, TokenHead, head_problems, values_by_row
 
 
 @HEADS.register("mlm")
+@dataclass(eq=False, repr=False)
 class MaskLM(TokenHead):
     """Transform and softmax over the backbone's word embeddings (Devlin et al., 2018, section 3.1).
 
@@ -39,42 +41,38 @@ class MaskLM(TokenHead):
 
     metrics = ("perplexity", "word_accuracy")
 
-    def __init__(
-        self,
-        hidden_size: int,
-        vocab_size: int,
-        hidden_act: str = "gelu",
-        *,
-        initializer_range: float = 0.02,
-        layer_norm_eps: float = 1e-12,
-        embedding_size: int | None = None,
-    ) -> None:
+    hidden_size: int
+    vocab_size: int
+    hidden_act: str = "gelu"
+    _: KW_ONLY
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    embedding_size: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         super().__init__()
-        width = hidden_size if embedding_size is None else embedding_size
-        raise_any(
-            [
-                *head_problems(hidden_size, initializer_range),
-                *count_problems(vocab_size=vocab_size, embedding_size=width),
-                *positive_problems(layer_norm_eps=layer_norm_eps),
-                *activation_problems(hidden_act),
-            ]
-        )
+        width = self.hidden_size if self.embedding_size is None else self.embedding_size
+        problems = head_problems(self.hidden_size, self.initializer_range)
+        problems += count_problems(vocab_size=self.vocab_size, embedding_size=width)
+        problems += positive_problems(layer_norm_eps=self.layer_norm_eps)
+        raise_any(problems + activation_problems(self.hidden_act))
         self.inputs_attr = {
-            "encoder_outputs": TensorSpec(("batch", "seq", hidden_size), torch.float),
-            "embedding_table": TensorSpec((vocab_size, width), torch.float),
+            "encoder_outputs": TensorSpec(("batch", "seq", self.hidden_size), torch.float),
+            "embedding_table": TensorSpec((self.vocab_size, width), torch.float),
             "mask_pos": TensorSpec(("masks",), torch.long),
         }
         self.targets_attr = {"mask_label": TensorSpec(("masks",), torch.long)}
         self.outputs_attr = {
-            "logits": TensorSpec(("masks", vocab_size), torch.float),
+            "logits": TensorSpec(("masks", self.vocab_size), torch.float),
             "mask_columns": TensorSpec(("masks",), torch.long),
             "mask_counts": TensorSpec(("batch",), torch.long),
         }
-        self.transform = nn.Linear(hidden_size, width)
-        self.activation = ACTIVATIONS[hidden_act]
-        self.norm = nn.LayerNorm(width, eps=layer_norm_eps)
-        self.bias: nn.Parameter | None = nn.Parameter(torch.zeros(vocab_size))
-        init_weights(self, initializer_range)
+        self.transform = nn.Linear(self.hidden_size, width)
+        self.activation = ACTIVATIONS[self.hidden_act]
+        self.norm = nn.LayerNorm(width, eps=self.layer_norm_eps)
+        self.bias: nn.Parameter | None = nn.Parameter(torch.zeros(self.vocab_size))
+        init_weights(self, self.initializer_range)
 
     def adapt(self, layers_of: Callable[[str], Any]) -> None:
         """Replace the transform by the family's own; remove the bias if the family has none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 from palm.core.saved import NO_LABEL, Tensors
 from palm.paradigm.base import HEADS, Judged
 from palm.paradigm.class_head import ClassHead
+from palm.paradigm.class_loss import ClassLoss
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -22,6 +24,7 @@ FOLDS = 5
 
 
 @HEADS.register("multi_label")
+@dataclass(eq=False, repr=False, kw_only=True)
 class MultiLabel(ClassHead):
     """Dropout and one linear layer on the sentence embedding, with a sigmoid for each label.
 
@@ -38,27 +41,21 @@ class MultiLabel(ClassHead):
 
     card = ("text-classification", "multi-label text classification")
     metrics = ("label_f1", "exact_match", "lrap")
-    thresholds: Tensor
+    class_weights: str | list[float] | None = None
 
-    def __init__(
-        self,
-        n_classes: int,
-        hidden_size: int,
-        dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        class_weights: str | list[float] | None = None,
-    ) -> None:
-        super().__init__(
-            n_classes,
-            hidden_size,
-            dropout_prob,
-            initializer_range,
-            class_weights=class_weights,
-        )
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.targets_attr = {"label_set": self.outputs_attr["probs"]}
-        self.register_buffer("thresholds", torch.full((n_classes,), 0.5))
-        self._copied = (self.thresholds, self.thresholds._version, self.thresholds)
+        self.thresholds: Tensor
+        self.register_buffer("thresholds", torch.full((self.n_classes,), 0.5))
+        self._copied: tuple[Tensor, int, Tensor] = (
+            self.thresholds,
+            self.thresholds._version,
+            self.thresholds,
+        )
+
+    def new_loss(self) -> ClassLoss:
+        return ClassLoss(self.n_classes, self.class_weights)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.float().sigmoid()

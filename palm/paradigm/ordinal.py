@@ -29,17 +29,11 @@ class Ordinal(ClassHead):
     metrics = ("qwk", "accuracy")
     has_bias = False
 
-    def __init__(
-        self,
-        n_classes: int,
-        hidden_size: int,
-        dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-    ) -> None:
-        super().__init__(n_classes, hidden_size, dropout_prob, initializer_range)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         # Storing the logarithms of the gaps between thresholds keeps these ordered.
         self.lowest = nn.Parameter(torch.zeros(()))
-        self.log_gaps = nn.Parameter(torch.zeros(n_classes - 2))
+        self.log_gaps = nn.Parameter(torch.zeros(self.n_classes - 2))
 
     @property
     def num_scores(self) -> int:

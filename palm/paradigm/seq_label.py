@@ -12,14 +12,14 @@ from palm.core.component import positive_problems, raise_any
 from palm.core.errors import ConfigError
 from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import HEADS, TokenHead, values_by_row
-from palm.paradigm.class_head import ClassHead
+from palm.paradigm.class_head import WeightedHead
 from palm.paradigm.class_loss import label_error
 from palm.paradigm.crf import LinearChainCRF
 
 
 @HEADS.register("seq_label")
 @dataclass(eq=False, repr=False, kw_only=True)
-class SequenceLabel(ClassHead, TokenHead):
+class SequenceLabel(WeightedHead, TokenHead):
     """Dropout and one linear layer on every word's first subword (Devlin et al., 2018, section 4.3).
 
     Args:

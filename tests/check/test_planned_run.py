@@ -25,7 +25,6 @@ PLANNED: dict[str, list[Any]] = {
     "max_steps": [13, 1000],
     "mix_ratio": [[1.0, 0.5, 0.25]],
     "mixing": [{"mixing": name} for name in MIXINGS if name != "mix_ratio"],
-    "mixing_cap": [{"mixing": "temperature", "mixing_cap": 20}],
     "mixing_temperature": [{"mixing": "temperature", "mixing_temperature": 3}],
     "num_epochs": [1.3, {"num_epochs": None, "max_steps": 31}],
     "random_seed": [7],

@@ -18,8 +18,8 @@ TASKS = ["a", "b"]
 
 
 def test_the_log_variance_of_a_task_goes_to_the_logarithm_of_its_loss() -> None:
-    balance = Uncertainty(balance_rate=0.1)
-    for _ in range(400):
+    balance = Uncertainty()
+    for _ in range(1600):
         balance.observe(TASKS, [3.0, 0.2])
     assert balance.table("s") == pytest.approx({"a": math.log(3.0), "b": math.log(0.2)}, abs=1e-6)
     assert balance.of_losses(TASKS) == pytest.approx([1 / 3, 5], rel=1e-5)
