@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -179,15 +178,13 @@ def clock(seconds: float) -> str:
 
 
 def log_scores(event: Event) -> None:
-    """Log the scores of an evaluation."""
-    if not isinstance(event, Evaluated):
-        return
-    for task, scores in event.scores.items():
-        shown = ", ".join(f"{name} {shown_score(value)}" for name, value in scores.items())
-        logger.info("%s: step %d: %s%s", task, event.step, shown, " (best)" if task in event.best else "")
-
-
-OVERALL_FORMAT = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+    """Log the scores of an evaluation in one line."""
+    if isinstance(event, Evaluated):
+        of_tasks = []
+        for task, scores in event.scores.items():
+            shown = ", ".join(f"{name} {shown_score(value)}" for name, value in scores.items())
+            of_tasks.append(f"{task}: {shown}{' (best)' if task in event.best else ''}")
+        logger.info("step %d: %s", event.step, "; ".join(of_tasks))
 
 
 def progress_callbacks(progress: Progress, heading: Heading = palm_heading) -> list[Callback]:
@@ -197,89 +194,35 @@ def progress_callbacks(progress: Progress, heading: Heading = palm_heading) -> l
         progress: the setting.
         heading: makes the beginning of a step's log line.
     """
-    display = display_of(progress)
-    if display == "bar":
-        return [ProgressBars(), *(() if has_several_bars() else [log_scores])]
-    return [*([StepLog(heading)] if display == "lines" else []), log_scores]
+    shown: dict[str, list[Callback]] = {"bar": [ProgressBar()], "lines": [StepLog(heading)]}
+    return [*shown.get(display_of(progress), ()), log_scores]
 
 
-class ProgressBars:
-    """A callback that shows all steps with the remaining time, and each task's steps, mean loss and scores.
-
-    The bar moves with every step; the values beside it change with logged steps and evaluations.
-    """
+class ProgressBar:
+    """A callback that shows all steps with the remaining time, and the values of the last logged step."""
 
     def __init__(self) -> None:
-        self._bars: dict[str, Any] = {}
-        self._losses: dict[str, str] = {}
-        self._scores: dict[str, str] = {}
-        self._best: dict[str, str] = {}
+        self._bar: Any = None
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
-            self._open(event)
-        elif isinstance(event, Step):
-            # A finished target is still drawn until the last one is finished.
-            for part in event.parts:
-                self._bars[part.task.name].update()
-            self._bars[""].update()
-        elif isinstance(event, Logged):
-            self._losses[event.task] = f"loss {event.mean_loss:.3f}"
-            self._show(event.task)
-            rates = f"lr {event.learning_rate:.1e}, {event.rows_per_second:.0f} examples/s"
-            self._bars[""].set_postfix_str(rates, refresh=False)
-        elif isinstance(event, Evaluated):
-            for task in event.scores:
-                self._show_score(task, event)
-        elif isinstance(event, Ended):
-            for bar in self._bars.values():
-                bar.close()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # without ipywidgets, a notebook has the bar of a terminal
+                from tqdm.auto import tqdm  # slow, because it detects the kind of notebook
 
-    def _open(self, event: Started) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # without ipywidgets, a notebook has the bar of a terminal
-            from tqdm.auto import tqdm  # slow, because it detects the kind of notebook
-
-        training = event.training
-        width = max(len(task.name) for task in training.tasks)
-        common: dict[str, Any] = {"file": sys.stderr, "dynamic_ncols": True}
-        self._bars[""] = tqdm(
-            total=training.total_steps,
-            initial=training.step,
-            bar_format=OVERALL_FORMAT,
-            colour="green" if shows_colour(sys.stderr) else None,
-            position=0,
-            **common,
-        )
-        for place, task in enumerate(training.tasks, start=1):
-            self._bars[task.name] = tqdm(
-                desc=f"  {task.name:<{width}}",
-                total=task.expected_steps,
-                initial=task.step,
-                bar_format=_task_format(task),
-                position=place,
-                disable=not has_several_bars(),
-                **common,
+            self._bar = tqdm(
+                total=event.training.total_steps,
+                initial=event.training.step,
+                bar_format="{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]",
+                colour="green" if shows_colour(sys.stderr) else None,
+                file=sys.stderr,
+                dynamic_ncols=True,
             )
-
-    def _show_score(self, task: str, event: Evaluated) -> None:
-        name, value = next(iter(event.scores[task].items()))
-        shown = shown_score(value)
-        if task in event.best:
-            self._best[task] = shown
-        self._scores[task] = f"{name} {shown} (best {self._best.get(task, shown)})"
-        self._show(task)
-
-    def _show(self, task: str) -> None:
-        found = [texts[task] for texts in (self._losses, self._scores) if task in texts]
-        self._bars[task].set_postfix_str(", ".join(found), refresh=False)
-
-
-def has_several_bars() -> bool:
-    """Return True if bars can stand below each other, which a notebook needs ipywidgets for."""
-    return "ipykernel" not in sys.modules or find_spec("ipywidgets") is not None
-
-
-def _task_format(task: Any) -> str:
-    """Return tqdm's format of a task, which may have more steps than planned."""
-    return f"{{desc}} {{n_fmt}}/{task.expected_steps}{{postfix}}"
+        elif isinstance(event, Step):
+            self._bar.update()
+        elif isinstance(event, Logged):
+            values = f"{event.task} loss {event.mean_loss:.3f}, lr {event.learning_rate:.1e}"
+            rate = f"{event.rows_per_second:.0f} examples/s"
+            self._bar.set_postfix_str(f"{values}, {rate}", refresh=False)
+        elif isinstance(event, Ended):
+            self._bar.close()
