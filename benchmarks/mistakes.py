@@ -533,7 +533,121 @@ SERVE: list[tuple[str, tuple[str, ...], Callable[[Path], object]]] = [
     ("GET in place of POST", ("method",), request(None, "/predict", "get")),
 ]  # fmt: skip
 
-KINDS = {"YAML": YAML, "tables": TABLES, "commands": COMMANDS, "Python": PYTHON, "serve": SERVE}
+
+def project(content: str | bytes, *more: str, name: str = "t.csv") -> Callable[[Path], None]:
+    """Write a project of a table, check it, and train it."""
+
+    def do(folder: Path) -> None:
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        run("init", "new", "--from", name, *more)
+        run("check", "new/config.yaml")
+        run("train", "new/config.yaml", "--max_steps", "2")
+
+    return do
+
+
+def written(
+    file: str, change: Callable[[str], str | bytes], command: str = "check"
+) -> Callable[[Path], None]:
+    """Write a file of the project anew, as `change` returns it."""
+
+    def do(folder: Path) -> None:
+        content = change((folder / file).read_text("utf-8"))
+        (folder / file).write_bytes(content.encode() if isinstance(content, str) else content)
+        run(command, "config.yaml")
+
+    return do
+
+
+def _said(label: Callable[[int], object], rows: int = 40) -> list[dict[str, Any]]:
+    """Rows of a table of messages, as a user exports it."""
+    words = ["refund", "crash", "login", "screen"]
+    return [
+        {"message": f"please look at the {words[k % 4]} of order {k}", "kind": label(k)} for k in range(rows)
+    ]
+
+
+KIND = ["bug", "bill"]
+
+THIRD: list[tuple[str, tuple[str, ...], Callable[[Path], object]]] = [
+    ("a project of Excel's Unicode text", ("t.csv", "utf-8"), project(_csv(_said(lambda k: KIND[k % 2])).encode("utf-16"))),
+    ("a project of Excel's ANSI", ("t.csv", "utf-8"), project(_csv(_said(lambda k: KIND[k % 2])).replace("look", "schön").encode("cp1252"))),
+    ("a project of a CSV with semicolons", (";",), project(_csv(_said(lambda k: KIND[k % 2]), separator=";"))),
+    ("a project of a CSV with tabs", ("tab|tsv",), project(_csv(_said(lambda k: KIND[k % 2]), separator="\t"))),
+    ("a project of a CSV with bars", ("\\||separator|one column|texts",), project(_csv(_said(lambda k: KIND[k % 2]), separator="|"))),
+    ("a project of a table with two columns of one name", ("kind", "twice"), project("kind," + _csv(_said(lambda k: KIND[k % 2])).replace("\n", "\n1,"))),
+    ("a project of labels with blanks behind them", ("'bug '|\"bug \"",), project(_csv(_said(lambda k: ["bug", "bug ", "bill"][k % 3])))),
+    ("a project of labels in two cases", ("Bug",), project(_csv(_said(lambda k: ["bug", "Bug", "bill"][k % 3])))),
+    ("a project of labels with an invisible character", ("u200b|invisible|'bug",), project(_csv(_said(lambda k: ["bug", "bug\u200b", "bill"][k % 3])))),
+    ("a project of dates as labels", ("labels",), project(_csv(_said(lambda k: f"2024-01-{k % 40 + 1:02}")))),
+    ("a project of numbers with commas", ("labels",), project(_csv(_said(lambda k: f'"{k + 1},200"')))),
+    ("a project of prices with a currency", ("labels",), project(_csv(_said(lambda k: f"${k}.50")))),
+    ("a project without labels in the column", ("labels",), project(_csv(_said(lambda _: "")))),
+    ("a project with labels in a few rows", ("no label|without",), project(_csv(_said(lambda k: KIND[k % 2] if k < 8 else "")))),
+    ("a project of one label", ("labels",), project(_csv(_said(lambda _: "bug")))),
+    ("a project of several labels with commas", ("label_separator|multi_label",), project(_csv(_said(lambda k: ['"bug,late"', '"bug,new"', "new", '"late,new"'][k % 4])))),
+    ("a project of a huge cell", ("t.csv:2", "cell|large|long"), project("message,kind\n" + "a boat " * 3_000_000 + ",bug\n")),
+    ("a project of a workbook", ("other.xlsx",), command("init", "new", "--from", "other.xlsx")),
+    ("a project of a JSON array", ("t.json", "jsonl|one json object per line"), project(json.dumps(_said(lambda k: KIND[k % 2])), name="t.json")),
+    ("a project of an empty file", ("t.csv",), project("")),
+    ("a project of a header", ("t.csv",), project("message,kind\n")),
+    ("a project of one row", ("labels",), project("message,kind\nlook at this,bug\n")),
+    ("a project of six rows", ("dev|few|rows",), project(_csv(_said(lambda k: KIND[k % 2], 6)))),
+    ("a project of numbers", ("texts",), project("a,b\n" + "1,2\n" * 20)),
+    ("a project of a row with a comma too many", ("t.csv:2", "3"), project(_csv(_said(lambda k: KIND[k % 2])).replace("look", "look,", 1))),
+    ("a project of a path of Windows", ("tickets.csv",), command("init", "new", "--from", r"C:\Users\me\tickets.csv")),
+    ("a project of a folder", ("output",), command("init", "new", "--from", "output")),
+    ("a project of a column that is not there", ("kid", "kind"), project(_csv(_said(lambda k: KIND[k % 2])), "--tasks", "kid=cls")),
+    ("a project of a column of another kind", ("classes", "cls"), project(_csv(_said(lambda k: KIND[k % 2])), "--tasks", "kind=classes")),
+    ("a project of the text as labels", ("message",), project(_csv(_said(lambda k: KIND[k % 2])), "--tasks", "message=cls")),
+    ("a project of names as counts", ("bug|whole|number",), project(_csv(_said(lambda k: KIND[k % 2])), "--tasks", "kind=count")),
+    ("a project with much effort", ("effort",), command("init", "new", "--tasks", "cls", "--effort", "high")),
+    ("a project with weights that are not there", ("nobody",), command("init", "new", "--tasks", "cls", "--pretrain", "./nobody")),
+    ("a project with weights of a name without owner", ("bert-base-uncased",), command("init", "new", "--tasks", "cls", "--pretrain", "bert-base-uncased")),
+    ("a tab in the configuration", ("config.yaml:", "tab"), written("config.yaml", lambda text: text + "lora:\n\trank: 8\n")),
+    ("an equals sign in the configuration", ("config.yaml:", "num_epochs"), written("config.yaml", lambda text: text + "num_epochs = 3\n")),
+    ("no blank after a colon", ("config.yaml:", "num_epochs"), written("config.yaml", lambda text: text + "num_epochs:3\n")),
+    ("a setting twice", ("config.yaml:", "twice"), written("config.yaml", lambda text: text + "max_steps: 4\n")),
+    ("a path of Windows in double quotes", ("category.yaml:",), written("category.yaml", lambda text: text + 'pred_file: "C:\\new\\Users.csv"\n')),
+    ("a quote that is not closed", ("category.yaml:",), written("category.yaml", lambda text: text + "pred_file: 'a.csv\n")),
+    ("no blank before a comment", ("config.yaml:", "num_epochs"), written("config.yaml", lambda text: text + "num_epochs: 3#passes\n")),
+    ("a thousand with a comma", ("num_epochs|config.yaml:",), written("config.yaml", lambda text: text + "num_epochs: 1,000\n")),
+    ("a warm-up in percent", ("warmup_proportion", "10%"), written("config.yaml", lambda text: text + "warmup_proportion: 10%\n")),
+    ("a warm-up of ten", ("warmup_proportion", "10"), written("config.yaml", lambda text: text + "warmup_proportion: 10\n")),
+    ("a setting without a value", ("num_epochs",), written("config.yaml", lambda text: text + "num_epochs:\n")),
+    ("a length with a decimal", ("max_seq_len", "64.5"), written("config.yaml", lambda text: text.replace("max_seq_len: 64 ", "max_seq_len: 64.5 "))),
+    ("a seed by name", ("random_seed", "lucky"), written("config.yaml", lambda text: text.replace("random_seed: 1", "random_seed: lucky"))),
+    ("a configuration in UTF-16", ("config.yaml", "utf-8"), written("config.yaml", lambda text: text.encode("utf-16"))),
+    ("yes and no as labels", ("label_map",), table("cls", "t.jsonl", _texts(lambda k: ["yes", "no"][k % 2]), "label_map: {yes: 0, no: 1}\nn_classes: !")),
+    ("a label map as a file that is not there", ("labels.json",), table("cls", "t.csv", _csv(GOOD), "label_map: labels.json")),
+    ("a label map as a list of lines", ("other.csv",), table("cls", "t.csv", _csv(GOOD), "label_map: other.csv")),
+    ("a label with a hard blank", ("good",), table("named", "t.jsonl", _texts(lambda k: ["good\u00a0", "bad"][k % 2]))),
+    ("ids with wide digits", ("t.jsonl:1|'０'",), table("cls", "t.jsonl", _texts(lambda k: ["０", "１"][k % 2]))),
+    ("spans of JavaScript behind an emoji", ("t.jsonl:1", "nna"), table("span", "t.jsonl", [{"text_a": "😀 anna came", "spans": [{"start": 3, "end": 7, "label": "who"}]}] * 4)),
+    ("several labels in one name", ("a, b",), table("multi_label", "t.jsonl", _texts(lambda _: ["a, b"]))),
+    ("a NUL in a CSV", ("t.csv",), table("cls", "t.csv", _csv(GOOD).replace("phone", "pho\0ne", 1))),
+    ("an order mark inside a file of two files", ("t.csv:14",), table("cls", "t.csv", _csv(GOOD) + "\ufeff" + _csv(GOOD))),
+    ("a dev file with a header only", ("u2.csv|d.csv|header|no rows",), lambda folder: ((folder / "u2.csv").write_text("label,text_a\n"), table("cls", "t.csv", _csv(GOOD), "dev_file: u2.csv")(folder))),
+    ("a dev file without labels", ("unlabelled.csv", "label"), table("cls", "t.csv", _csv(GOOD), "dev_file: unlabelled.csv")),
+    ("rows that do not fit", ("max_seq_len|longer|truncated",), table("cls", "t.csv", _csv([{**row, "text_a": row["text_a"] + " boat" * 200} for row in GOOD]))),
+    ("texts in a language that the vocabulary lacks", ("vocab|unknown|[unk]",), table("cls", "t.csv", _csv([{**row, "text_a": "这是一条消息"} for row in GOOD[:6]] + [{**row, "text_a": "那是订单" + "的" * k} for k, row in enumerate(GOOD[6:])]))),
+    ("--learning_rate=5", ("learning_rate", "5"), command("train", "config.yaml", "--learning_rate=5")),
+    ("a rate with a comma behind it", ("learning_rate",), command("train", "config.yaml", "--learning_rate", "5e-5,")),
+    ("epochs as a word", ("num_epochs", "three"), command("train", "config.yaml", "--num_epochs", "three")),
+    ("a dash of a word processor", ("num_epochs",), command("train", "config.yaml", "\u2013num_epochs", "3")),
+    ("two files to predict", ("unlabelled.csv|arguments",), command("predict", "--model", OLD, "--input", "../tickets.csv", "unlabelled.csv", "--output", "a.csv")),
+    ("a device called gpu", ("gpu",), command("predict", "--model", OLD, "--device", "gpu", "--input", "../tickets.csv", "--output", "a.csv")),
+    ("half precision", ("precision",), command("train", "config.yaml", "--precision", "half")),
+]  # fmt: skip
+
+KINDS = {
+    "YAML": YAML,
+    "tables": TABLES,
+    "commands": COMMANDS,
+    "Python": PYTHON,
+    "serve": SERVE,
+    "third": THIRD,
+}
 
 
 def write_project(folder: Path) -> None:

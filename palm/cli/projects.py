@@ -13,7 +13,11 @@ from palm.core.errors import ConfigError
     "write a new project that is ready to train",
     [
         cli.option("folder", metavar="DIR", type=cli.path, help="the new folder"),
-        cli.option("--tasks", metavar="KIND,...", help="such as cls,mlm or intent=cls,slots=seq_label"),
+        cli.option(
+            "--tasks",
+            metavar="KIND,...",
+            help="such as cls,mlm or intent=cls,slots=seq_label; with --from, COLUMN=KIND",
+        ),
         cli.option(
             "--from", dest="table", metavar="FILE", type=cli.path, help="a table to create tasks from"
         ),
@@ -37,19 +41,21 @@ def init(options: argparse.Namespace) -> None:
     """
     from palm.cli.starter.project import KINDS, tasks_of, write_project
 
-    tasks = options.tasks
-    if options.table is not None and tasks is not None:
-        raise ConfigError("--from finds the tasks in the table; leave --tasks out")
     table = None
+    tasks = tasks_of(options.tasks or "")
     if options.table is not None:
         from palm.cli.starter.table_tasks import tasks_in
 
-        table = tasks_in(options.table)
-        tasks = ",".join(f"{name}={kind}" for name, kind in table.kinds.items())
-    if tasks is None:
+        table = tasks_in(options.table, tasks)
+        tasks = table.kinds
+    if not tasks:
         kinds = "".join(f"\n  {kind:15}  {meaning}" for kind, meaning in KINDS.items())
         raise ConfigError(f"--tasks: missing; name the tasks, for example --tasks cls,seq_label,mlm{kinds}")
-    for file in write_project(options.folder, tasks_of(tasks), options.pretrain, table, options.effort):
+    if options.pretrain is not None:
+        from palm.pretrained.loading import settings_of_model
+
+        settings_of_model(options.pretrain)  # downloads it, or says what is wrong before a file is written
+    for file in write_project(options.folder, tasks, options.pretrain, table, options.effort):
         cli.write_line(options.folder / file)
     cli.write_line(f"\nNext: cd {options.folder} && palm check config.yaml && palm train config.yaml")
 

@@ -17,6 +17,9 @@ from palm.core.saved import Specs, Tensors
 Judged = tuple[dict[str, Any], Mapping[str, Any]]
 """The record of an example, with the decoded values, and its ground truth."""
 
+Scored = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+"""The same of all examples."""
+
 
 def head_problems(hidden_size: object, initializer_range: object, dropout_prob: object = 0.0) -> list[str]:
     """Check the settings that most heads share; one line for each invalid value."""
@@ -100,6 +103,10 @@ class Head(Component, nn.Module):
             The pairs with the records of the fitted head, for the metrics.
         """
         return pairs
+
+    def loss_of_pairs(self, pairs: Scored) -> float | None:  # noqa: ARG002
+        """Compute the loss of records, if that of their batches is unknown; None by default."""
+        return None
 
     def library_parameters(self) -> Tensors:
         """Return the parameters for another library, which does not know the values that `tune` fits."""

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from palm.core.component import choice_problems, positive_problems, raise_any
 from palm.core.errors import ConfigError, about
 from palm.core.saved import Tensors, TensorSpec
-from palm.paradigm.base import HEADS
+from palm.paradigm.base import HEADS, Scored
 from palm.paradigm.class_head import WeightedHead
 
 
@@ -88,6 +88,14 @@ class Match(WeightedHead):
         # Half of the rows are wrong pairs. Sorting avoids the GPU sync of selecting by a mask.
         right, others = scores[wrong.byte().argsort(stable=True)].chunk(2)
         return F.relu(self.margin - right + others).mean()
+
+    def loss_of_pairs(self, pairs: Scored) -> float | None:
+        """Compute the pairwise loss of records in which every right text is followed by its wrong one."""
+        if not (self.is_pairwise and pairs):
+            return None
+        scores = torch.tensor([[record["probs"]] for record, _ in pairs])
+        wrong = torch.tensor([not truth["is_right"] for _, truth in pairs])
+        return float(self.loss({"probs": scores}, {"is_negative": wrong}))
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """Per row `label`, `logits` and `probs`; if pairwise, only `probs`, a number."""

@@ -148,7 +148,10 @@ class Evaluator:
                 elif pairs is None:
                     baseline = baseline_scores(metrics_of(names), dev.golds)
                     rows[task.name] = ScoredRows(dev.num_examples, baseline)
-                if (loss := mean_loss(gather_objects(losses))) is not None:
+                loss = mean_loss(gather_objects(losses))
+                if loss is None and pairs:
+                    loss = task.head.loss_of_pairs(pairs)
+                if loss is not None:
                     dev_loss[task.name] = loss
         mean = self._record(evaluation := Evaluated(self.training.step, scores, dev_loss, rows=rows))
         best = [name for name, found in self.best.items() if found.waited == 0 and found.score > -math.inf]

@@ -160,6 +160,14 @@ def test_spans_without_whole_numbers_are_no_labels(
         ("ranking", "candidates", {"candidates": ["the red boat", "an old sun"], "label": [2, 0]}),
         ("embedding", "pairs", {}),
         ("span", "spans", {"spans": [{"start": 0, "end": 3, "label": "who"}]}),
+        (
+            "relation",
+            "relations",
+            {
+                "spans": [{"start": 0, "end": 3, "label": "who"}, {"start": 4, "end": 8, "label": "does"}],
+                "relations": [{"head": 0, "tail": 1, "label": "agent"}],
+            },
+        ),
     ],
 )
 def test_a_table_of_several_texts_a_row_becomes_a_task(
@@ -177,6 +185,74 @@ def test_a_table_of_several_texts_a_row_becomes_a_task(
     assert [str(problem) for problem in found.problems if problem.severity == "error"] == []
     assert main(["train", config, "--max_steps", "2"]) == 0
     assert main(["predict", config]) == 0
+
+
+@pytest.mark.parametrize("is_squad", [False, True])
+def test_questions_with_answers_become_a_task(tmp_path: Path, is_squad: bool) -> None:
+    answer = {"text": "anna", "answer_start": 0}
+    rows = [
+        {"id": f"q{k}", "question": f"who owns boat {k}", "context": f"anna owns {k}", "answers": [answer]}
+        for k in range(30)
+    ]
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    if is_squad:
+        rows[0]["answers"] = []  # as in SQuAD 2.0
+        text = json.dumps(
+            {"data": [{"paragraphs": [{"context": row["context"], "qas": [row]}]} for row in rows]}
+        )
+    table = tmp_path / ("rows.json" if is_squad else "rows.jsonl")
+    table.write_text(text, encoding="utf-8")
+    assert main(["init", str(tmp_path / "project"), "--from", str(table)]) == 0
+    task = yaml.safe_load((tmp_path / "project" / "answers.yaml").read_text(encoding="utf-8"))
+    assert (task["reader"], task.get("with_negative", False)) == ("mrc", is_squad)
+    config = str(tmp_path / "project" / "config.yaml")
+    assert main(["train", config, "--max_steps", "2"]) == 0
+    assert main(["predict", config]) == 0
+
+
+def test_texts_alone_become_masked_words(tmp_path: Path) -> None:
+    table = tmp_path / "texts.csv"
+    table.write_text("text\n" + "".join(f"the old boat {k} at sea\n" for k in range(30)), encoding="utf-8")
+    assert main(["init", str(tmp_path / "project"), "--from", str(table)]) == 0
+    task = yaml.safe_load((tmp_path / "project" / "words.yaml").read_text(encoding="utf-8"))
+    assert (task["reader"], task["columns"]) == ("mlm", {"text_a": "text"})
+
+
+def test_named_columns_become_tasks_of_the_named_kinds(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "rows.csv"
+    rows = [f"the old boat {k} at sea,{k % 4},{'ab'[k % 2]},{k % 2}\n" for k in range(30)]
+    table.write_text("text,visits,kind,late\n" + "".join(rows), encoding="utf-8")
+    assert main(["init", str(tmp_path / "all"), "--from", str(table)]) == 0
+    given = ["--from", str(table), "--tasks", "visits=count,kind"]
+    assert main(["init", str(tmp_path / "two"), *given]) == 0
+    paradigms = {
+        folder: {
+            path.stem: yaml.safe_load(path.read_text("utf-8"))["paradigm"]
+            for path in (tmp_path / folder).glob("*.yaml")
+            if path.stem != "config"
+        }
+        for folder in ("all", "two")
+    }
+    assert paradigms["all"] == {"visits": "cls", "kind": "cls", "late": "cls"}
+    assert paradigms["two"] == {"visits": "count", "kind": "cls"}
+    assert main(["train", str(tmp_path / "two" / "config.yaml"), "--max_steps", "2"]) == 0
+    for named, words in (("visit=count", ["'visit'", "visits"]), ("visits=counts", ["'counts'", "count"])):
+        capfd.readouterr()
+        assert main(["init", str(tmp_path / "no"), "--from", str(table), "--tasks", named]) == 2
+        said = capfd.readouterr().err
+        assert [word for word in words if word not in said] == []
+    assert not (tmp_path / "no").exists()
+
+
+def test_weights_that_cannot_be_had_leave_no_project(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--tasks", "cls", "--pretrain", str(tmp_path / "nobody")]
+    assert main(["init", str(tmp_path / "project"), *given]) == 2
+    assert str(tmp_path / "nobody") in capfd.readouterr().err
+    assert not (tmp_path / "project").exists()
 
 
 def test_a_csv_of_tags_and_stars_becomes_tasks_whose_script_finishes(tmp_path: Path) -> None:
@@ -221,6 +297,23 @@ def test_labels_that_are_numbers_are_in_their_order_and_the_file_says_what_else_
     minutes, kind = ((tmp_path / f"project/{name}.yaml").read_text("utf-8") for name in ("minutes", "kind"))
     assert yaml.safe_load(minutes)["label_map"] == {"5": 0, "10": 1, "60": 2}
     assert ("regression" in minutes, "regression" in kind) == (True, False)
+
+
+def test_several_labels_in_a_cell_are_a_set_and_labels_that_look_the_same_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = tmp_path / "tickets.csv"
+    cells = ["door;late", "door; new", "new", "late;new"], ["bug", "bug ", "Bug"]
+    rows = [f"the house {k} at sea,{cells[0][k % 4]},{cells[1][k % 3]}\n" for k in range(30)]
+    table.write_text("text,tags,kind\n" + "".join(rows), encoding="utf-8")
+    with caplog.at_level("WARNING"):
+        assert main(["init", str(tmp_path / "project"), "--from", str(table)]) == 0
+    assert [record.args for record in caplog.records] == [("kind", "Bug", "bug"), ("kind", "Bug", "bug ")]
+    tags = yaml.safe_load((tmp_path / "project" / "tags.yaml").read_text("utf-8"))
+    assert (tags["paradigm"], tags["label_separator"]) == ("multi_label", ";")
+    assert tags["label_map"] == {"door": 0, "late": 1, "new": 2}
+    argv = ["--task_instance", "tags", "--target_tag", "1", "--mix_ratio", "1.0", "--max_steps", "2"]
+    assert main(["train", str(tmp_path / "project" / "config.yaml"), *argv]) == 0
 
 
 def test_a_table_in_chinese_becomes_tasks_whose_texts_the_encoder_knows(tmp_path: Path) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction import DictVectorizer
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from palm.metrics import METRICS, scores_of
 from palm.metrics.ranking import ranking_scores
+from palm.metrics.spans import entities
 
 Rows = list[dict[str, Any]]
 
@@ -32,6 +34,8 @@ def score(metric: str, train: Rows, test: Rows, text: str, label: str) -> float:
         return ranked(train, test, text)
     if metric in ("entity_f1", "span_f1"):
         return tagged(metric, train, test, text, label)
+    if metric in OTHERS:
+        return OTHERS[metric](train, test)
     true = [row[label] for row in test]
     if isinstance(train[0].get("choices"), list):
         return chosen(train, test, text)
@@ -51,11 +55,16 @@ def score(metric: str, train: Rows, test: Rows, text: str, label: str) -> float:
         ]
         return scores_of([METRICS["label_f1"]], pairs)[metric]
     is_number = metric in ("pearson", "spearman", "mse")
-    model = Ridge() if is_number else LogisticRegression(C=10, max_iter=1000)
-    predicted = model.fit(features[0], labels).predict(features[1]).tolist()
     key = "value" if is_number else "label"
-    pairs = [({key: ours}, {key: theirs}) for ours, theirs in zip(predicted, true, strict=True)]
-    return scores_of([METRICS[metric]], pairs)[metric]
+    models = [Ridge()] if is_number else [LogisticRegression(C=10, max_iter=1000)]
+    if all(type(value) is int and value >= 0 for value in labels) and is_number:
+        models.append(PoissonRegressor(alpha=0.01, max_iter=1000))
+    found = []
+    for model in models:
+        predicted = model.fit(features[0], labels).predict(features[1]).tolist()
+        pairs = [({key: ours}, {key: theirs}) for ours, theirs in zip(predicted, true, strict=True)]
+        found.append(scores_of([METRICS[metric]], pairs)[metric])
+    return max(found)
 
 
 def _text(value: str | list[str]) -> str:
@@ -142,6 +151,113 @@ def _spans(text: str, tags: list[str]) -> list[dict[str, Any]]:
             spans.append({"start": start, "end": end, "label": tag[2:]})
         before = tag
     return spans
+
+
+def related(train: Rows, test: Rows) -> float:
+    """F1 of relations between spans that a model of words finds, by the words of and between both spans."""
+    vectors = DictVectorizer()
+    tagger = LogisticRegression(C=10, max_iter=1000)
+    tags = [tag for row in train for tag in _tags_of_words(row)]
+    tagger.fit(vectors.fit_transform([each for row in train for each in _words(row["words"])]), tags)
+    pairs, labels = [], []
+    for row in train:
+        known = {(each["head"], each["tail"]): each["label"] for each in row["relations"]}
+        for head, tail in permutations(range(len(row["spans"])), 2):
+            pairs.append(_pair(row["words"], row["spans"][head], row["spans"][tail]))
+            labels.append(known.get((head, tail), ""))
+    of_pairs = DictVectorizer()
+    model = LogisticRegression(C=10, max_iter=1000).fit(of_pairs.fit_transform(pairs), labels)
+    found = []
+    for row in test:
+        spans = _spans_of_words(tagger.predict(vectors.transform(_words(row["words"]))).tolist())
+        both = [*permutations(range(len(spans)), 2)]
+        features = [_pair(row["words"], spans[head], spans[tail]) for head, tail in both]
+        predicted = model.predict(of_pairs.transform(features)).tolist() if both else []
+        relations = [
+            {"head": head, "tail": tail, "label": label}
+            for (head, tail), label in zip(both, predicted, strict=True)
+            if label
+        ]
+        found.append(({"spans": spans, "relations": relations}, row))
+    return scores_of([METRICS["relation_strict_f1"]], found)["relation_strict_f1"]
+
+
+def _pair(words: list[str], head: dict[str, Any], tail: dict[str, Any]) -> dict[str, float]:
+    first, last = sorted((head, tail), key=lambda span: span["start"])
+    between = words[first["end"] : last["start"]]
+    kind = f"{head['label']} {tail['label']} {head is first}"
+    return {f"{kind} {word}": 1.0 for word in ["", *between]} | {"distance": float(len(between))}
+
+
+def _tags_of_words(row: dict[str, Any]) -> list[str]:
+    tags = ["O"] * len(row["words"])
+    for span in row["spans"]:
+        inside = [f"I-{span['label']}"] * (span["end"] - span["start"] - 1)
+        tags[span["start"] : span["end"]] = [f"B-{span['label']}", *inside]
+    return tags
+
+
+def _spans_of_words(tags: list[str]) -> list[dict[str, Any]]:
+    return [
+        {"start": each.first, "end": each.last + 1, "label": each.kind} for each in entities(tags, "IOB1")
+    ]
+
+
+def answered(train: Rows, test: Rows) -> float:
+    """F1 of answers: the words of the text that look most like an answer, beside the question's words."""
+    vectors = DictVectorizer()
+    features, labels = [], []
+    for row in train:
+        for start, end, each in _candidates(row):
+            features.append(each)
+            labels.append(start == row["answers"][0]["answer_start"] and _is_answer(row, start, end))
+    model = LogisticRegression(C=10, max_iter=1000).fit(vectors.fit_transform(features), labels)
+    pairs = []
+    for row in test:
+        places = _candidates(row)
+        probs = model.predict_proba(vectors.transform([each for _, _, each in places]))[:, 1]
+        start, end, _ = places[int(probs.argmax())]
+        pairs.append(({"text": row["context"][start:end]}, {"answers": [row["answers"][0]["text"]]}))
+    return scores_of([METRICS["squad"]], pairs)["f1"] / 100
+
+
+def _is_answer(row: dict[str, Any], start: int, end: int) -> bool:
+    return bool(row["context"][start:end] == row["answers"][0]["text"])
+
+
+def _candidates(row: dict[str, Any]) -> list[tuple[int, int, dict[str, float]]]:
+    """Spans of one to three words, with the words in and around them, and those of the question."""
+    places = [match.span() for match in re.finditer(r"\S+", row["context"])]
+    words = ["", "", *row["context"].split(), "", ""]
+    asked = {f"asked {word}": 1.0 for word in row["question"].split()}
+    found = []
+    for first in range(len(places)):
+        for last in range(first, min(first + 3, len(places))):
+            near = {"a": words[first], "b": words[first + 1], "c": words[last + 3], "size": str(last - first)}
+            around = {f"{name} {word}": 1.0 for name, word in near.items()}
+            inside = {f"in {word}": 1.0 for word in words[first + 2 : last + 3]}
+            found.append((places[first][0], places[last][1], asked | around | inside))
+    return found
+
+
+def masked(train: Rows, test: Rows) -> float:
+    """Accuracy of a word by the two words on each side; one in ten of palm's masked words can be seen."""
+    features = [[each for row in rows for each in _neighbours(row["text"])] for rows in (train, test)]
+    words = [[word for row in rows for word in row["text"].split()] for rows in (train, test)]
+    vectors = DictVectorizer()
+    model = LogisticRegression(C=10, max_iter=1000).fit(vectors.fit_transform(features[0]), words[0])
+    accuracy = (model.predict(vectors.transform(features[1])) == np.array(words[1])).mean()
+    return float(0.1 + 0.9 * accuracy)
+
+
+def _neighbours(text: str) -> list[dict[str, str]]:
+    words = ["", "", *text.split(), "", ""]
+    places = (-2, -1, 1, 2)
+    return [{str(at): words[k + at] for at in places} for k in range(2, len(words) - 2)]
+
+
+OTHERS = {"relation_strict_f1": related, "f1": answered, "word_accuracy": masked}
+"""Metric -> the model of its kind of task."""
 
 
 def _words(text: str | list[str]) -> list[dict[str, str]]:

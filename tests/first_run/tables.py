@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -195,6 +196,75 @@ def spans(rng: random.Random) -> Row:
     return {"text": " ".join(words), "spans": found}
 
 
+def visits(rng: random.Random) -> Row:
+    """A notice and the number of people who came: a count whose mean is multiplied by some of the words."""
+    words = rng.sample([*EFFECTS], rng.randint(1, 4))
+    mean = 3 * math.exp(sum(EFFECTS[word] for word in words) / 12)
+    return {"notice": sentence(rng, *words), "visits": sum(rng.random() < mean / 60 for _ in range(60))}
+
+
+RELATIONS = {"lives_in": ["lives in", "has a house in"], "works_in": ["works in", "sells boats in"]}
+
+
+def relations(rng: random.Random) -> Row:
+    """Words with people and places, and who lives or works where; some people only pass a place."""
+    words: list[str] = []
+    found: list[dict[str, Any]] = []
+    related: list[dict[str, Any]] = []
+    for _ in range(rng.randint(1, 2)):
+        label = rng.choice([*RELATIONS, None])
+        name = [rng.choice(PEOPLE), *rng.sample(FAMILIES, rng.randint(0, 1))]
+        words += rng.choices(FILLERS, k=rng.randint(1, 3))
+        found.append({"start": len(words), "end": len(words) + len(name), "label": "person"})
+        words += [*name, *rng.choice(RELATIONS.get(label or "", ["saw", "sailed to"])).split()]
+        found.append({"start": len(words), "end": len(words) + 1, "label": "place"})
+        words.append(rng.choice(PLACES))
+        if label is not None:
+            related.append({"head": len(found) - 2, "tail": len(found) - 1, "label": label})
+    return {"words": words, "spans": found, "relations": related}
+
+
+def answers(rng: random.Random) -> Row:
+    """A question about a shop, a text that tells its owner, place and goods, and the words that answer it."""
+    owner = " ".join([rng.choice(PEOPLE), *rng.sample(FAMILIES, rng.randint(0, 1))])
+    goods = " ".join(rng.sample(WORDS[rng.choice([*WORDS])], rng.randint(1, 2)))
+    told = [
+        ("who", f"{rng.choice(['belongs to', 'is run by'])} {{}}", owner),
+        ("where", f"{rng.choice(['stands in', 'was built at'])} {{}}", rng.choice(PLACES)),
+        ("what", f"{rng.choice(['sells', 'has many'])} {{}}", goods),
+    ]
+    asked, _, answer = rng.choice(told)
+    question = {"who": ["who owns", "who runs"], "where": ["where is", "where stands"]}
+    rng.shuffle(told)
+    context = ""
+    start = 0
+    for kind, form, value in told:
+        before = f"{sentence(rng, least=1, most=3)} it {form.split('{')[0]}"
+        context += before
+        start = len(context) if kind == asked else start
+        context += f"{value} . "
+    words = f"{rng.choice(question.get(asked, ['what can i buy in', 'which goods has']))} the shop"
+    return {
+        "question": words,
+        "context": context.strip(),
+        "answers": [{"text": answer, "answer_start": start}],
+    }
+
+
+TRADES = dict(zip(FAMILIES, ("bread", "tables", "roses", "walls", "ships", "houses"), strict=True))
+SAID = [
+    "the {0} {1} sells {2} in {3}",
+    "in {3} {1} the {0} has many {2}",
+    "{1} of {3} is a {0} and knows {2}",
+]
+
+
+def told(rng: random.Random) -> Row:
+    """A text without labels: a person's trade, what belongs to it, and a place."""
+    trade = rng.choice(FAMILIES)
+    return {"text": rng.choice(SAID).format(trade, rng.choice(PEOPLE), TRADES[trade], rng.choice(PLACES))}
+
+
 TABLES = {
     "topics": topics,
     "pairs": pairs,
@@ -209,6 +279,10 @@ TABLES = {
     "goods": goods,
     "requests": requests,
     "spans": spans,
+    "visits": visits,
+    "relations": relations,
+    "answers": answers,
+    "told": told,
 }
 """Name -> a row of the table, by a generator of random numbers."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import palm
 from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text
 from helpers.shared import RECORDED_0, RECORDED_2, needs_shared
@@ -116,3 +117,26 @@ def test_no_pairs_are_rows_with_the_columns_of_pairs(folder: Path) -> None:
     some = reader.encode(list(reader.read(folder / "pairs.tsv", with_targets=True)), with_targets=True)
     none = reader.encode([], with_targets=True)
     assert (len(none), none.columns.keys()) == (0, some.columns.keys())
+
+
+def test_the_dev_loss_is_that_of_the_pairs(folder: Path) -> None:
+    pairs = str(folder / "pairs.tsv")
+    files = {"train_file": pairs, "dev_file": pairs}
+    how = {"learning_strategy": "pairwise", "margin": 0.4}
+    config = {
+        **{"task_instance": "t", "tasks": {"t": {"reader": "match", "paradigm": "match", **files, **how}}},
+        **{"backbone": "bert", "backbone_config_path": str(folder / "backbone.json")},
+        **{"vocab_path": str(folder / "vocab.txt"), "max_seq_len": 24, "batch_size": 5, "max_steps": 4},
+        **{"save_path": str(folder / "out"), "learning_rate": 1e-3},
+    }
+    controller = palm.Controller(config, argv=[])
+    controller.train()
+    lines = (folder / "out" / "history.jsonl").read_text("utf-8").splitlines()
+    evaluated = [line for line in map(json.loads, lines) if "dev_loss" in line][-1]
+    model = palm.load_model(folder / "out" / "t" / "infer_model")
+    rows = [line.split("\t") for line in (folder / "pairs.tsv").read_text("utf-8").splitlines()[1:]]
+    right, wrong = (
+        [each["probs"] for each in model.predict([(row[0], row[k]) for row in rows])] for k in (1, 2)
+    )
+    hinges = [max(0.0, 0.4 - one + other) for one, other in zip(right, wrong, strict=True)]
+    assert evaluated["dev_loss"]["t"] == pytest.approx(sum(hinges) / len(hinges), abs=1e-5)

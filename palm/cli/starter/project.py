@@ -54,6 +54,9 @@ SIZES = {
 OF_TABLE = {**SIZES, "num_hidden_layers": 1, "num_attention_heads": 1}
 """The same for a table: its words have initial vectors, for which one layer is enough."""
 
+OF_WORDS = {**OF_TABLE, "num_attention_heads": 2}
+"""The same for labels of words: a head for the word before, and one for the word behind."""
+
 RANDOM = (
     """\
 backbone: bert
@@ -172,7 +175,8 @@ def _encoder(
 ) -> tuple[dict[str, str], dict[str, Any]]:
     """Return the files of a small encoder for these texts, and its weights; {} if they are random."""
     vocabulary = _vocabulary(texts)
-    config = {**(SIZES if table is None else OF_TABLE), "vocab_size": len(vocabulary)}
+    sizes = SIZES if table is None else OF_WORDS if table.has_order else OF_TABLE
+    config = {**sizes, "vocab_size": len(vocabulary)}
     files = {
         "encoder/vocab.txt": "\n".join(vocabulary) + "\n",
         "encoder/config.json": json.dumps(config, indent=2) + "\n",
@@ -181,7 +185,7 @@ def _encoder(
         return files, {}
     ids = {word: number for number, word in enumerate(vocabulary)}
     numbered = [[ids[word] for word in words] for words in texts]
-    return files, weights_of(config, numbered, len(SPECIAL), compares=table.compares)
+    return files, weights_of(config, numbered, len(SPECIAL), table.compares, table.has_order)
 
 
 def tasks_of(text: str) -> dict[str, str]:
@@ -236,8 +240,9 @@ def _values(
     named = {"pretrain": json.dumps(pretrain)}
     is_fixed = pretrain is None and effort is None and not is_table
     is_together = is_table and len(tasks) > 1
-    # Several tasks learn a new encoder in twice the updates of one; a step of it costs little.
-    usual = "best" if is_together and pretrain is None else "normal"
+    # A new encoder learns several tasks, or answers, in twice the updates of one task; a step costs little.
+    is_hard = is_together or (is_table and "mrc" in tasks.values())
+    usual = "best" if is_hard and pretrain is None else "normal"
     tags = ", ".join(str(int(name in targets)) for name in tasks)
     ratios = ", ".join("1.0" if name in targets else "0.5" for name in tasks)
     return {

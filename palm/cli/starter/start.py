@@ -2,7 +2,8 @@
 
 Words that occur together begin with similar vectors, so an encoder that has only a few hundred rows need not
 learn this from labels. If tasks compare two texts, tokens begin by attending to similar tokens of the other
-text: few rows do not teach attention to compare.
+text: few rows do not teach attention to compare. If tasks label words, they begin by attending to the token
+before and the one behind.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ Array = npt.NDArray[Any]
 CONTEXTS = 1000
 """Number of the most frequent words whose neighbourhood describes a word."""
 
+SHARPNESS = 2.0
+"""Factor on scores with which tokens attend to their neighbours."""
+
 WORDS = 8000
 """Number of the most frequent words that are described; others begin at random."""
 
@@ -26,7 +30,11 @@ AT_ONCE = 256
 
 
 def weights_of(
-    config: Mapping[str, Any], texts: Sequence[Sequence[int]], first: int, compares: bool
+    config: Mapping[str, Any],
+    texts: Sequence[Sequence[int]],
+    first: int,
+    compares: bool,
+    has_order: bool = False,
 ) -> dict[str, Array]:
     """Return the weights of a BERT, by their names at Hugging Face.
 
@@ -35,6 +43,7 @@ def weights_of(
         texts: the word ids of each text; frequent words have low ids.
         first: lowest id of a word; lower ids are special tokens.
         compares: True if a row has two texts that are compared.
+        has_order: True if words are labelled, so that the words beside a word matter.
     """
     rng = np.random.default_rng(1)
     width = config["hidden_size"]
@@ -52,6 +61,8 @@ def weights_of(
     words = _unit(words)
     segment = _unit(random(1, width))[0]
     positions = random(config["max_position_embeddings"], width) * length
+    if has_order:
+        positions = _waves(len(positions), width) * length
     tables = {
         "word": words * length,
         "position": positions,
@@ -63,6 +74,8 @@ def weights_of(
         attention = {name: random(width, width) for name in ("query", "key", "value", "output")}
         if compares:
             attention = _comparison(rng, segment)
+        elif has_order:
+            attention = _neighbours(rng, width)
         inner = config["intermediate_size"]
         linear = {"intermediate.dense": random(inner, width), "output.dense": random(width, inner)}
         weights |= _layer(f"encoder.layer.{layer}", attention, linear, width)
@@ -125,6 +138,38 @@ def _comparison(rng: np.random.Generator, segment: Array) -> dict[str, Array]:
         "key": turn @ other,
         "value": _orthogonal(rng, len(segment)),
         "output": _orthogonal(rng, len(segment)) / 2,
+    }
+
+
+def _angles(width: int) -> Array:
+    """The angle between two positions in each wave."""
+    angles: Array = np.pi * (np.arange(width // 2) + 0.5) / (width // 2)
+    return angles
+
+
+def _waves(count: int, width: int) -> Array:
+    """Return positions as cosines and sines, [count, width], of length 1 and nearly orthogonal."""
+    turned = np.outer(np.arange(count), _angles(width))
+    waves: Array = np.concatenate([np.cos(turned), np.sin(turned)], 1) / (width // 2) ** 0.5
+    return waves
+
+
+def _neighbours(rng: np.random.Generator, width: int) -> dict[str, Array]:
+    """Attention of one head to the token before, and of another to the token behind."""
+    queries, keys = [], []
+    every = np.eye(width)
+    for head, sign in enumerate((1, -1)):
+        waves = np.arange(head, width // 2, 2)
+        cosines, sines = every[waves], every[waves + width // 2]
+        angles = sign * _angles(width)[waves, None]
+        queries += [cosines * np.cos(angles) + sines * np.sin(angles)]
+        queries += [sines * np.cos(angles) - cosines * np.sin(angles)]
+        keys += [cosines, sines]
+    return {
+        "query": np.concatenate(queries) * SHARPNESS,
+        "key": np.concatenate(keys),
+        "value": _orthogonal(rng, width),
+        "output": _orthogonal(rng, width) / 2,
     }
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count, islice, pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from palm.cli.starter.project import KINDS
+from palm.core.component import did_you_mean
 from palm.core.errors import ConfigError
 from palm.core.io import parse_json
+from palm.core.logging import logger
 from palm.reader.tables.columns import USUAL, cell_text, is_missing
 from palm.reader.tables.reading import raw_rows, usable
 
@@ -27,6 +31,12 @@ MOST_STEPS = 10
 
 LISTS = {"choices": "multiple_choice", "candidates": "ranking"}
 """Column with lists of texts -> kind of the task, whose label chooses one of them, or rates them."""
+
+SEPARATORS = ",;|"
+"""Characters that may separate several labels in a cell."""
+
+OF_A_LABEL = ("cls", "ordinal", "match", "count", "regression")
+"""Kinds of tasks that a user may name for a column of labels."""
 
 _NUMBER = re.compile(r"[-+]?([0-9]*\.)?[0-9]+([eE][-+]?[0-9]+)?")
 _CHINESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")  # a word has about two of these characters
@@ -49,23 +59,44 @@ class TableTasks:
     @property
     def compares(self) -> bool:
         """True if a task compares texts of a row."""
-        return any(
-            kind in LISTS.values() or '"text_b"' in self.files[task] for task, kind in self.kinds.items()
-        )
+        comparing = {*LISTS.values(), "mrc"}
+        return any(kind in comparing or '"text_b"' in self.files[task] for task, kind in self.kinds.items())
+
+    @property
+    def has_order(self) -> bool:
+        """True if a task labels or predicts words, and none compares texts."""
+        return bool({*self.kinds.values()} & {"seq_label", "span", "relation", "mlm"}) and not self.compares
 
     def add(self, name: str, path: Path, settings: dict[str, Any], columns: dict[str, str]) -> None:
         """Add a task, named after its column."""
         task = _unused(re.sub(r"\W+", "_", name).strip("_0123456789") or "task", self.kinds)
         self.kinds[task] = kind if (kind := settings["paradigm"]) in KINDS else settings["reader"]
         self.files[task] = _yaml({**settings, "train_file": str(path.absolute()), "columns": columns})
+        for one, other in _twins(settings.get("label_map", ())):
+            logger.warning("%s: the labels %r and %r look the same; make them equal", name, one, other)
 
 
-def tasks_in(path: Path) -> TableTasks:
-    """Find the tasks in a table.
+def _twins(labels: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield labels that differ in case, blanks or invisible characters only, each with an earlier one."""
+    seen: dict[str, str] = {}
+    for label in labels:
+        shown = "".join(letter for letter in label.casefold() if unicodedata.category(letter)[0] not in "CZ")
+        if (other := seen.setdefault(shown, label)) != label:
+            yield other, label
+
+
+def tasks_in(path: Path, named: Mapping[str, str] = MappingProxyType({})) -> TableTasks:
+    """Find the tasks in a table, or in a file in SQuAD's format.
+
+    Args:
+        path: the table.
+        named: column of labels -> the kind of its task, or the column again for the kind that its labels look
+            like; if given, no other column becomes a task.
 
     Raises:
         DataError: it cannot be read.
-        ConfigError: it has no column of texts, or neither a column of labels nor a second column of texts.
+        ConfigError: it has no column of texts, or neither a column of labels nor a second column of texts; or
+            `named` has an unknown column or kind.
     """
     values = _values(path)
     texts = [name for name in values if _is_text(values[name])]
@@ -75,10 +106,23 @@ def tasks_in(path: Path) -> TableTasks:
     for name in lists:
         found.add(name, path, {"reader": LISTS[name], "paradigm": LISTS[name]}, {"text_a": texts[0]})
     inputs = {*texts, *words, *lists, *(["label"] if lists else [])}
-    _add_labels(found, path, {name: values[name] for name in values if name not in inputs}, texts, words)
+    if {"question", "context", "answers"} <= values.keys():
+        found.add("answers", path, _of_answers(path, values), {})
+        texts = ["question", "context"]
+        inputs = {*values}
+    elif {"spans", "relations"} <= values.keys() and texts + words:
+        settings = _of_relations(values["spans"], values["relations"])
+        found.add("relations", path, settings, {"text_a": (words or texts)[0]})
+        inputs |= {"spans", "relations"}
+    labels = {name: values[name] for name in values if name not in inputs}
+    for name, kind in named.items():
+        _check_named(path, name, kind, labels)
+    _add_labels(found, path, {name: labels[name] for name in named or labels}, named, texts, words)
     if not found.files and len(texts) == 2:
         columns = dict(zip(("text_a", "text_b"), texts, strict=True))
         found.add("pairs", path, {"reader": "embedding", "paradigm": "embedding"}, columns)
+    if not found.files and texts == [*values]:
+        found.add("words", path, {"reader": "mlm", "paradigm": "mlm"}, {"text_a": texts[0]})
     if not found.files:
         expected = "expected a column of texts, and one of labels or texts"
         raise ConfigError(f"--from {path}: {expected}; the columns are {', '.join(values)}")
@@ -87,12 +131,30 @@ def tasks_in(path: Path) -> TableTasks:
     return found
 
 
+def _check_named(path: Path, name: str, kind: str, columns: Collection[str]) -> None:
+    """Check a column and a kind that the user named."""
+    if name not in columns:
+        hint = did_you_mean(name, columns) or f"; it has {', '.join(columns)}"
+        raise ConfigError(f"--tasks: {path} has no column of labels {name!r}{hint}")
+    if kind not in (name, *OF_A_LABEL):
+        hint = did_you_mean(kind, OF_A_LABEL)
+        raise ConfigError(f"--tasks: {name} cannot be {kind!r}; use {', '.join(OF_A_LABEL)}{hint}")
+
+
 def _add_labels(
-    found: TableTasks, path: Path, columns: Mapping[str, list[Any]], texts: list[str], words: list[str]
+    found: TableTasks,
+    path: Path,
+    columns: Mapping[str, list[Any]],
+    named: Mapping[str, str],
+    texts: list[str],
+    words: list[str],
 ) -> None:
-    """Add a task for each column that looks like labels of the texts or words."""
+    """Add a task for each column that looks like labels of the texts or words, or that has a kind."""
     for name, values in columns.items():
-        settings = _settings(values, bool(words))
+        kind = named.get(name, name)
+        settings = _settings(values, bool(words)) if kind == name else _settings_as(kind, values)
+        if named and not settings:
+            raise ConfigError(f"--tasks: {name} does not look like labels; name its kind: --tasks {name}=cls")
         sources = words if settings.get("reader") == "seq_label" else texts or words
         if settings and sources:
             target = "spans" if settings["reader"] == "span" else "label"
@@ -113,10 +175,15 @@ def _joined(cell: str | list[str]) -> str:
 def _values(path: Path) -> dict[str, list[Any]]:
     """Return the values of each column in the first rows."""
     values: dict[str, list[Any]] = {}
-    for row in islice(map(usable, raw_rows(path)), ROWS):
+    rows = raw_rows(path, default="squad" if _is_squad(path) else None)
+    for row in islice(map(usable, rows), ROWS):
         for name, cell in row.cells.items():
             values.setdefault(name, []).extend([] if is_missing(cell) else [cell])
     return {name: _decoded(cells) for name, cells in values.items()}
+
+
+def _is_squad(path: Path) -> bool:
+    return ".json" in path.suffixes
 
 
 def _decoded(cells: list[Any]) -> list[Any]:
@@ -132,7 +199,24 @@ def _decoded(cells: list[Any]) -> list[Any]:
 def _second(sources: Sequence[str], reader: str) -> dict[str, str]:
     """Return the column of the second text, if one has a usual name for it."""
     pair = [name for name in ("text_b", *USUAL["text_b"]) if name in sources[1:]]
-    return {"text_b": pair[0]} if pair and reader == "cls" else {}
+    return {"text_b": pair[0]} if pair and reader in ("cls", "match") else {}
+
+
+def _of_answers(path: Path, values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Return the settings of a task with these questions; some of SQuAD 2.0 have no answer."""
+    settings = {"reader": "mrc", "paradigm": "mrc", "max_query_len": 24, "doc_stride": 16}
+    if not _is_squad(path) or len(values["answers"]) == len(values["question"]):
+        return settings
+    return {**settings, "with_negative": True, "remove_noanswer": False}
+
+
+def _of_relations(spans: Sequence[Any], relations: Sequence[Any]) -> dict[str, Any]:
+    """Return the settings of a task with these lists of spans and of relations between them."""
+    names, of_spans = (
+        _numbered(_labels([each["label"] for each in chain(*values) if "label" in each]))
+        for values in (relations, spans)
+    )
+    return {"reader": "relation", "paradigm": "relation", "label_map": names, "span_label_map": of_spans}
 
 
 def _of_spans(values: Sequence[Sequence[Any]]) -> dict[str, Any]:
@@ -161,14 +245,32 @@ def _settings(values: Sequence[Any], has_words: bool) -> dict[str, Any]:
         return {"reader": kind, "paradigm": kind, "label_map": _numbered(labels)} if few else {}
     if kinds != {False} or any(isinstance(value, Mapping) for value in values):
         return {}
+    if (mark := _separator(labels)) is not None:
+        parts = sorted({part.strip() for label in labels for part in label.split(mark)} - {""})
+        several = {"reader": "multi_label", "paradigm": "multi_label", "label_separator": mark}
+        return {**several, "label_map": _numbered(parts)} if len(parts) <= MOST_LABELS else {}
     return _settings_of_classes(labels, len(values))
+
+
+def _separator(labels: Sequence[str]) -> str | None:
+    """Return what separates the labels in a cell, if the cells have fewer labels than there are cells."""
+    for mark in SEPARATORS:
+        parts = {part.strip() for label in labels for part in label.split(mark)}
+        if len(parts) < len(labels) and any(mark in label for label in labels):
+            return mark
+    return None
+
+
+def _settings_as(kind: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Return the settings of a task of a kind that the user named."""
+    names = {} if kind in ("count", "regression") else {"label_map": _numbered(_labels(values))}
+    return {"reader": "match" if kind == "match" else "cls", "paradigm": kind, **names}
 
 
 def _settings_of_classes(labels: Sequence[str], count: int) -> dict[str, Any]:
     is_number = [_NUMBER.fullmatch(label) for label in labels]
     if all(is_number) and any("." in label for label in labels):
         return {"reader": "cls", "paradigm": "regression"}
-    labels = sorted(labels, key=float) if all(is_number) else labels
     few = 2 <= len(labels) <= min(MOST_LABELS, max(2, count // 2))
     if not few or max(map(len, labels)) > LONGEST_LABEL:
         return {}
@@ -184,8 +286,10 @@ def _numbered(labels: Sequence[str]) -> dict[str, int]:
 
 
 def _labels(values: Sequence[Any]) -> list[str]:
+    """Return all labels, numbers in their order."""
     listed = (value if isinstance(value, list) else [value] for value in values)
-    return sorted({*map(cell_text, chain.from_iterable(listed))})
+    names = {*map(cell_text, chain.from_iterable(listed))}
+    return sorted(names, key=float if all(map(_NUMBER.fullmatch, names)) else None)
 
 
 def _is_words(name: str, values: Sequence[Any]) -> bool:
