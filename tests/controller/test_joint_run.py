@@ -241,24 +241,19 @@ def test_all_targets_are_exported(run: Path, tmp_path: Path) -> None:
     assert theirs(**tokens).logits[0].tolist() == pytest.approx(record["logits"], abs=1e-5)
 
 
-def test_onnxruntime_answers_for_all_targets(run: Path, tmp_path: Path) -> None:
+def test_onnxruntime_answers_for_all_targets(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    assert to_onnx(run / "model", tmp_path / "onnx").keys() == {"cls", "match", "mrc"}
-    outputs = read_json(tmp_path / "onnx" / "palm_export.json")["outputs"]
-    assert {"cls.logits", "match.logits", "mrc.start_logits"} <= set(outputs)
     ours, theirs = (
         palm.load_model(run, engine=engine, device="cpu", precision="fp32") for engine in ("torch", "onnx")
     )
     runs = []
     engine = theirs.tasks["cls"].engine
     compute = type(engine).__call__
-    type(engine).__call__ = lambda self, batches: runs.append([*batches]) or compute(self, batches)  # type: ignore[method-assign]
-    try:
-        (found,) = theirs.predict([{"text_a": "a red door", "text_b": PAIR[1]}], ["cls", "match"])
-        (answer,) = theirs.predict([PAIR], ["mrc"])
-    finally:
-        type(engine).__call__ = compute  # type: ignore[method-assign]
+    counted = lambda self, batches: runs.append([*batches]) or compute(self, batches)  # noqa: E731
+    monkeypatch.setattr(type(engine), "__call__", counted)
+    (found,) = theirs.predict([{"text_a": "a red door", "text_b": PAIR[1]}], ["cls", "match"])
+    (answer,) = theirs.predict([PAIR], ["mrc"])
     assert runs == [["cls", "match"], ["mrc"]]
     (expected,) = ours.predict([{"text_a": "a red door", "text_b": PAIR[1]}], ["cls", "match"])
     for task in ("cls", "match"):

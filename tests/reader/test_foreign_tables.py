@@ -8,7 +8,6 @@ import json
 import lzma
 import random
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path, PureWindowsPath
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from helpers.loaded import run_script
 from helpers.reader_files import write_vocabulary
 from palm.config import DataPath
 from palm.config.conversion import convert_value
@@ -48,6 +48,14 @@ def rows(path: Path) -> list[dict[str, Any]]:
 def written(path: Path, text: str | bytes) -> Path:
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return path
+
+
+def printed(folder: Path, program: str, *words: str) -> str:
+    """What a program prints in a process of its own."""
+    errors = folder / "errors.txt"
+    status, output = run_script(written(folder / "program.py", program), folder, *words, errors=errors)
+    assert status == 0, errors.read_text()
+    return output
 
 
 def refused(path: Path) -> str:
@@ -111,11 +119,7 @@ def test_a_mutated_arrow_or_parquet_file_is_read_or_refused(tmp_path: Path) -> N
     with pyarrow.ipc.new_file(tmp_path / "whole.file.arrow", table.schema) as stream:
         stream.write_table(table, max_chunksize=16)
     assert len(rows(tmp_path / "whole.file.arrow")) == len(rows(tmp_path / "whole.arrow")) == 40
-    done = subprocess.run(
-        [sys.executable, "-c", MUTANTS, str(tmp_path), "140"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    read, told = map(int, done.stdout.split())
+    read, told = map(int, printed(tmp_path, MUTANTS, str(tmp_path), "140").split())
     assert read + told == 420
     assert told > 100
 
@@ -190,11 +194,7 @@ def bombs(folder: Path) -> dict[str, Path]:
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process")
 def test_large_cells_in_small_files_are_refused_in_bounded_memory(tmp_path: Path) -> None:
     files = bombs(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", READ, *map(str, files.values())], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    ends = dict(zip(files, done.stdout.splitlines(), strict=True))
+    ends = dict(zip(files, printed(tmp_path, READ, *map(str, files.values())).splitlines(), strict=True))
     assert ends.pop("many.parquet") == "600 rows"  # each of 12 MiB, one at a time
     for name, told in ends.items():
         assert told.startswith(str(files[name])), told
@@ -256,11 +256,7 @@ print(read, told)
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process")
 def test_odd_rows_of_every_reader_are_read_or_refused_in_bounded_memory(tmp_path: Path) -> None:
     write_vocabulary(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", READERS_INPUTS, str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    read, told = map(int, done.stdout.split())
+    read, told = map(int, printed(tmp_path, READERS_INPUTS, str(tmp_path)).split())
     assert read + told >= 300
     assert min(read, told) > 50
 
@@ -393,17 +389,15 @@ def test_chosen_rows_are_known_without_a_cache_of_the_user_also_to_processes_tha
     program = (
         "import sys, pathlib, palm.reader.tables.files as f; print(f.table_of(pathlib.Path(sys.argv[1])))"
     )
-    words = [sys.executable, "-c", program, str(kept)]
-    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == f"{table}\n"
+    assert printed(tmp_path, program, str(kept)) == f"{table}\n"
 
 
-def test_a_process_that_this_one_starts_knows_the_secrets_of_addresses() -> None:
+def test_a_process_that_this_one_starts_knows_the_secrets_of_addresses(tmp_path: Path) -> None:
     addresses = [f"https://anna:secret@host.org/{number}.csv?token={'abc' * 500}" for number in range(200)]
     shown = [str(data_path(address)) for address in addresses]
     assert not [word for word in ("secret", "abc") if word in "".join(shown)]
     program = "import sys; from palm.config.files import full_url; print(*map(full_url, sys.argv[1:]))"
-    words = [sys.executable, "-c", program, *shown]
-    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.split() == addresses
+    assert printed(tmp_path, program, *shown).split() == addresses
     for odd in ("https://host.org/a.csv?t=\0", "https://host.org/a.csv?t=\ud800"):
         assert full_url(str(data_path(odd))) == str(data_path(odd))
 

@@ -334,11 +334,10 @@ def test_an_earlier_run_in_the_folder_is_told_without_a_traceback(folder: Path) 
     for _ in ("trains", "returns its result on all ranks"):
         status, output = torchrun(folder, "--standalone", "--nproc-per-node=2", PALM, *command)
         assert status == 0, output
-    other = [*START, *command, "--learning_rate", "0.5"]
-    again = subprocess.run(other, capture_output=True, text=True, check=False, timeout=300)
-    assert again.returncode == 2, again.stderr
-    assert f"error: save_path: {folder / 'out'} holds a finished run" in again.stderr
-    assert "Traceback" not in again.stderr
+    status, output = run_script(Path(PALM), folder, *command, "--learning_rate", "0.5")
+    assert status == 2, output
+    assert f"error: save_path: {folder / 'out'} holds a finished run" in output
+    assert "Traceback" not in output
 
 
 def test_a_process_that_cannot_reach_the_others_is_an_error_of_palm(monkeypatch: pytest.MonkeyPatch) -> None:
