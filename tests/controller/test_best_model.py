@@ -11,6 +11,7 @@ import pytest
 
 import palm
 from helpers import tiny
+from helpers.messages import raises
 from palm.controller.controller import Controller
 from palm.core.errors import StorageError
 from palm.core.io import read_json
@@ -95,9 +96,8 @@ def test_a_model_that_is_missing_says_why(run: tuple[Path, list[str]], tmp_path:
         Path("google-bert/bert-base-uncased"): "`palm download google-bert/bert-base-uncased`",
     }
     for path, expected in words.items():
-        with pytest.raises(StorageError) as caught:
+        with raises(StorageError, expected):
             palm.load_model(path)
-        assert expected in str(caught.value)
     controller = Controller(with_dev(folder), for_train=False, argv=[])
     with pytest.raises(StorageError, match=r"\bmlm\b.*auxiliary"):
         controller.pred("mlm")

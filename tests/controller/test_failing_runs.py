@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from helpers import tiny
+from helpers.messages import raises
 from palm.controller.controller import Controller
 from palm.core.errors import StorageError, TrainingError
 from palm.core.io import verify
@@ -34,11 +35,8 @@ def test_numbers_that_exploded_spoil_no_checkpoint(folder: Path) -> None:
                 runs[0].model.backbone.get_parameter("pooler.bias")[0] = math.inf
 
     run = controller(folder, "cls", save_every_n_steps=4, num_epochs=1)
-    with pytest.raises(TrainingError) as caught:
+    with raises(TrainingError, "global step 8", str(folder / "out"), "step_4"):
         run.train([explode])
-    assert "global step 8" in str(caught.value)
-    assert str(folder / "out") in str(caught.value)
-    assert "step_4" in str(caught.value)
     assert sorted(path.name for path in (folder / "out").glob("step_*")) == ["step_4"]
 
 

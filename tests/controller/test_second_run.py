@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from helpers import tiny
+from helpers.messages import raises
 from palm.controller.controller import Controller
 from palm.core.errors import PalmError, StorageError
 from palm.train.loop import Step
@@ -125,11 +126,8 @@ def test_a_changed_setting_is_named_and_the_record_of_the_old_run_stays(folder: 
     before = (folder / "out" / "resolved_config.yaml").read_bytes()
     lines = (folder / "cls.tsv").read_text(encoding="utf-8").replace("red", "blue")
     (folder / "cls.tsv").write_text(lines, encoding="utf-8")
-    with pytest.raises(StorageError) as caught:
+    with raises(StorageError, "learning_rate: 0.001 ", " 0.002 ", "cls.train_file: "):
         controller(folder, "cls", num_epochs=1, learning_rate=2e-3, resume="auto").train()
-    assert "learning_rate: 0.001 " in str(caught.value)
-    assert " 0.002 " in str(caught.value)
-    assert "cls.train_file: " in str(caught.value)
     assert (folder / "out" / "resolved_config.yaml").read_bytes() == before
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from helpers import tiny
+from helpers.messages import raises
 from palm.backbone import BERT, RoBERTa
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError
@@ -99,10 +100,8 @@ SIZES = {
 def test_weights_that_are_computed_otherwise_are_refused(tmp_path: Path, here: Any, words: str) -> None:
     there = RoBERTa(**SIZES)
     write_hugging_face(there.state_dict(), there, tmp_path)
-    with pytest.raises(StorageError) as caught:
+    with raises(StorageError, str(tmp_path / "config.json"), words):
         load_pretrain(here, tmp_path)
-    assert str(tmp_path / "config.json") in str(caught.value)
-    assert words in str(caught.value)
     load_pretrain(RoBERTa(**SIZES), tmp_path)
 
 
@@ -289,6 +288,5 @@ def test_what_cannot_be_done_without_evaluation_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], words: str
 ) -> None:
     monkeypatch.chdir(folder)
-    with pytest.raises(ConfigError) as caught:
+    with raises(ConfigError, words):
         tiny.controller(folder, "cls", **settings)
-    assert words in str(caught.value)

@@ -12,6 +12,7 @@ import pytest
 import palm
 import palm.ray
 from helpers import tiny
+from helpers.messages import raises
 from palm.core.errors import ConfigError
 from palm.reader.tables.reading import raw_rows
 
@@ -89,7 +90,5 @@ def test_several_tasks_read_a_row_together(trained: Path) -> None:
 
 
 def test_an_unknown_task_is_named(trained: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with raises(ConfigError, "'clss'", "cls"):
         palm.ray.Predictor(trained / "out" / "cls" / "infer_model", tasks=["clss"])
-    assert "'clss'" in str(caught.value)
-    assert "cls" in str(caught.value)

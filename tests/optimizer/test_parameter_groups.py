@@ -10,6 +10,7 @@ import torch
 
 import palm.compat as palm
 from helpers import article, tiny
+from helpers.messages import raises
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError
 from palm.train.loop import Training
@@ -177,6 +178,5 @@ def test_a_checkpoint_of_other_groups_is_refused(folder: Path) -> None:
         ),
         ({"optimizer": "lamb"}, "optimizer: 'adam' in the checkpoint, 'lamb' in this run"),
     ]:
-        with pytest.raises(palm.StorageError) as caught:
+        with raises(palm.StorageError, line):
             controller(resume="auto", **settings).train()
-        assert line in str(caught.value)

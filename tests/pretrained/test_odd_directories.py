@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import palm
+from helpers.messages import raises
 from helpers.reader_files import write_vocabulary
 from palm.backbone import BERT
 from palm.core.errors import DataError, StorageError
@@ -194,10 +195,8 @@ def test_a_tokenizer_that_palm_does_not_compute_is_refused_by_name(
     folder: Path, settings: dict[str, Any]
 ) -> None:
     write(folder / "tokenizer_config.json", **settings)
-    with pytest.raises(DataError) as caught:
+    with raises(DataError, "tokenizer_config.json", str(next(iter(settings.values())))):
         load_tokenizer(folder / "vocab.txt")
-    assert "tokenizer_config.json" in str(caught.value)
-    assert str(next(iter(settings.values()))) in str(caught.value)
 
 
 def test_added_tokens_of_every_file_are_one_token(folder: Path) -> None:
@@ -286,9 +285,8 @@ def test_adapters_that_palm_does_not_compute_are_refused_by_name(
 ) -> None:
     write(tmp_path / "adapter_config.json", **{**LORA, **settings})
     save_file({**factors(), **tensors}, tmp_path / "adapter_model.safetensors")
-    with pytest.raises(StorageError) as caught:
+    with raises(StorageError, named):
         read_adapters(BERT(**SIZES), tmp_path)
-    assert named in str(caught.value)
 
 
 def test_settings_of_adapters_that_only_matter_to_training_are_read(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 import palm
 from helpers import hub, tiny
 from helpers.file_server import FileServer, file_server
+from helpers.messages import raises
 from palm.core.errors import DataError
 from palm.reader.tables import files
 from palm.reader.tables.columns import Columns
@@ -158,9 +159,8 @@ def test_a_file_that_changes_while_it_is_copied_is_an_error(store: Store) -> Non
 
 @KINDS
 def test_a_missing_file_is_reported_with_its_address(store: Store) -> None:
-    with pytest.raises(DataError) as caught:
+    with raises(DataError, str(store.address("missing.csv")).split(":/")[1].strip("/")):
         store.count("missing.csv")
-    assert str(store.address("missing.csv")).split(":/")[1].strip("/") in str(caught.value)
 
 
 def test_a_pattern_of_a_store_is_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

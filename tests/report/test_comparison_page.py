@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import palm
+from helpers.messages import raises
 from palm.core.errors import StorageError
 from palm.core.io import write_json
 
@@ -62,6 +63,5 @@ def test_a_comparison_of_another_version_is_reported(tmp_path: Path) -> None:
 def test_a_comparison_among_runs_is_named_and_not_taken_for_all(tmp_path: Path, run: Path) -> None:
     write_json(tmp_path / "compare.json", comparison())
     for folders in ([tmp_path, run], [run, tmp_path]):
-        with pytest.raises(StorageError) as caught:
+        with raises(StorageError, str(tmp_path / "history.jsonl")):
             palm.write_report(folders)
-        assert str(tmp_path / "history.jsonl") in str(caught.value)

@@ -12,6 +12,7 @@ import torch
 
 from helpers import tiny
 from helpers.equal import assert_resumes, differing, made, state_of
+from helpers.messages import raises
 from palm.core.errors import TrainingError
 from palm.train import loop
 from palm.train.loop import Training
@@ -118,6 +119,5 @@ def test_infinities_and_what_is_not_a_number_are_found_by_name() -> None:
         "count": torch.tensor(3),
         "empty": torch.zeros(0),
     }
-    with pytest.raises(TrainingError) as caught:
+    with raises(TrainingError, "in nan, infinite;"):
         check_finite(tensors, "the model")
-    assert "in nan, infinite;" in str(caught.value)

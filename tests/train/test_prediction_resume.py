@@ -13,6 +13,7 @@ import pytest
 
 import palm
 from helpers import tiny
+from helpers.messages import raises
 from palm.core.errors import StorageError
 from palm.predict.inference import JointModel
 from palm.predict.log import PREDICTION_LOG, PredictionLog
@@ -81,13 +82,11 @@ def test_another_model_or_file_cannot_continue_it(trained: Path, tmp_path: Path)
     model = palm.load_model(folder)
     about = {**model._about(data_checksum(trained / "cls.tsv", "blake2b")), "model": "another"}
     PredictionLog(tmp_path, lambda: about, size=1).append([{}])
-    with pytest.raises(StorageError) as caught:
+    with raises(StorageError, " model;"):
         model.predict_file(trained / "cls.tsv", tmp_path, resume=True)
-    assert " model;" in str(caught.value)
     model.batch_size = 3
-    with pytest.raises(StorageError) as caught:
+    with raises(StorageError, "model, input file, batch size"):
         model.predict_file(trained / "mlm.tsv", tmp_path, resume=True)
-    assert "model, input file, batch size" in str(caught.value)
 
 
 @pytest.mark.parametrize("header", [b"", b'{"model": "ab'])
@@ -106,9 +105,8 @@ def test_a_second_prediction_into_one_folder_is_refused_while_the_first_lasts(
 ) -> None:
     model = palm.load_model(trained / "out" / "cls" / "infer_model")
     with PredictionLog(tmp_path / "new", dict, size=8):
-        with pytest.raises(StorageError) as caught:
+        with raises(StorageError, str(tmp_path / "new")):
             model.predict_file(trained / "cls.tsv", tmp_path / "new")
-        assert str(tmp_path / "new") in str(caught.value)
         assert list(contents(tmp_path / "new")) == []
     model.predict_file(trained / "cls.tsv", tmp_path / "new")
     assert list(contents(tmp_path / "new")) == ["predictions.json"]
