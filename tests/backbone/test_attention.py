@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from helpers.attention_cases import LENGTHS, by_definition, case
-from palm.backbone.attention import (
-    attend_padded,
-    attend_without_gradients,
-)
+from palm.backbone.attention import attend_padded, attend_without_gradients
 from palm.backbone.cpu_kernels import attend_by_groups, layout_of
 from palm.backbone.packing import Packing
 

@@ -191,10 +191,7 @@ def test_an_id_outside_its_table_is_named(change: dict[str, int], message: str) 
 
 
 def test_a_sequence_beyond_the_position_table_is_named() -> None:
-    with pytest.raises(
-        WiringError,
-        match=r"13 tokens .* 12 .*max_position_embeddings .*max_seq_len",
-    ):
+    with pytest.raises(WiringError, match=r"13 tokens .* 12 .*max_position_embeddings .*max_seq_len"):
         tiny()(batch((13,)))
 
 

@@ -209,20 +209,11 @@ def test_all_files_that_cannot_be_read_are_reported_together() -> None:
     [
         ("", ["config.yaml task_instance"]),
         ("task_instance:", ["config.yaml task_instance"]),
-        (
-            "task_instanse: a",
-            [
-                "config.yaml task_instance",
-                "config.yaml:1 'task_instanse' 'task_instance'",
-            ],
-        ),
+        ("task_instanse: a", ["config.yaml task_instance", "config.yaml:1 'task_instanse' 'task_instance'"]),
         ("task_instance: ''", ["config.yaml:1 task_instance"]),
         ("task_instance: {a: 1}", ["config.yaml:1 task_instance 'a' 1"]),
         ("task_instance: a, b, a\ntasks: {a: , b: }", ["config.yaml:1 task_instance 'a'"]),
-        (
-            "task_instance: backbone\ntasks: {backbone: }",
-            ["config.yaml:1 task_instance 'backbone'"],
-        ),
+        ("task_instance: backbone\ntasks: {backbone: }", ["config.yaml:1 task_instance 'backbone'"]),
         ("tasks:\n  a: 3", ["config.yaml:2 3"]),
     ],
 )

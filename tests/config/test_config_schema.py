@@ -41,12 +41,7 @@ class Encoder(Component):
 
 def test_a_constructors_parameters_are_its_settings() -> None:
     assert list(settings_of(Encoder).values()) == [
-        Parameter(
-            "hidden_size",
-            int,
-            REQUIRED,
-            "width of the output: `[batch, hidden_size]`.",
-        ),
+        Parameter("hidden_size", int, REQUIRED, "width of the output: `[batch, hidden_size]`."),
         Parameter("vocab_path", FilePath, REQUIRED, "its words."),
         Parameter("dropout_prob", float, 0.1, "probability of zeroing."),
         Parameter("attention_dropout_prob", Any, 0.2, "probability of zeroing."),

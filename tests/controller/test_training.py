@@ -18,11 +18,7 @@ from helpers import tiny
 from palm.check import check
 from palm.controller.controller import Controller
 from palm.controller.resolve import edited
-from palm.train.checkpoint import (
-    compared,
-    differences,
-    newest_checkpoint,
-)
+from palm.train.checkpoint import compared, differences, newest_checkpoint
 from palm.train.loop import Step, Training
 
 

@@ -88,10 +88,7 @@ SIZES = {
 @pytest.mark.parametrize(
     ("here", "words"),
     [
-        (
-            BERT(**SIZES, type_vocab_size=1),
-            "backbone: roberta",
-        ),
+        (BERT(**SIZES, type_vocab_size=1), "backbone: roberta"),
         (RoBERTa(**SIZES | {"num_attention_heads": 2}), "num_attention_heads: 4 "),
         (RoBERTa(**SIZES, hidden_act="relu"), "set hidden_act: gelu"),
     ],

@@ -119,10 +119,7 @@ def test_a_file_and_a_link_are_refused(tmp_path: Path) -> None:
 
 def test_an_empty_folder_may_be_filled_and_a_failure_leaves_it_empty(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    with (
-        pytest.raises(StorageError, match=r"No such file .*none"),
-        new_directory(tmp_path / "model") as part,
-    ):
+    with pytest.raises(StorageError, match=r"No such file .*none"), new_directory(tmp_path / "model") as part:
         (part / "half").write_text((tmp_path / "none").read_text(encoding="utf-8"), encoding="utf-8")
     assert names(tmp_path) == ["model"]
     assert names(tmp_path / "model") == []

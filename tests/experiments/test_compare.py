@@ -436,9 +436,7 @@ def test_a_variant_that_cannot_be_built_is_refused_before_the_first_run(tmp_path
     assert not list((tmp_path / "grid").glob("runs/*"))
 
 
-def scored_without_training(
-    monkeypatch: pytest.MonkeyPatch,
-) -> list[str]:
+def scored_without_training(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Replace the training of runs; the names of those that would be trained."""
     names: list[str] = []
 

@@ -49,9 +49,7 @@ def waited_for(folder: Path, pattern: str = "out/history.jsonl") -> None:
 
 
 @pytest.mark.usefixtures("loaded_runs")  # not those of the grid that is killed
-def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_continues(
-    tmp_path: Path,
-) -> None:
+def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_continues(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, num_epochs=30)
     (tmp_path / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
     words = [sys.executable, "-c", PROGRAM, str(tmp_path / "settings.json"), str(tmp_path / "grid")]

@@ -8,14 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from palm.experiments.statistics import (
-    Difference,
-    holm,
-    more_seeds,
-    paired_difference,
-    t_quantile,
-    t_tail,
-)
+from palm.experiments.statistics import Difference, holm, more_seeds, paired_difference, t_quantile, t_tail
 from palm.metrics import METRICS
 from palm.metrics.resampling import resampled_scores
 

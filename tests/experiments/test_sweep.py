@@ -91,7 +91,7 @@ def test_points_are_all_combinations() -> None:
         {"learning_rate": rate, "intent.batch_size": rows} for rate in ("1e-4", "5e-4") for rows in (8, 16)
     ]
     assert [word_of(each) for each in ("a b", 1e-5, True, None, [1, 0.5])] == [
-        *("a b", "1e-05", "true", "null", "[1, 0.5]"),
+        *("a b", "1e-05", "true", "null", "[1, 0.5]")
     ]
 
 

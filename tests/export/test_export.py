@@ -296,11 +296,7 @@ def test_every_output_layer_computes_the_same_in_transformers(
 
 
 @pytest.mark.parametrize(
-    ("head", "label", "score"),
-    [
-        ("Regression", "value", "value"),
-        ("pairwise Match", "score", "probs"),
-    ],
+    ("head", "label", "score"), [("Regression", "value", "value"), ("pairwise Match", "score", "probs")]
 )
 def test_a_single_number_has_a_name_and_its_own_scale(
     head: str, label: str, score: str, tmp_path: Path, transformers: Any
@@ -381,10 +377,7 @@ class OddHead(Classify):
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        (
-            SequenceLabel(5, 16, use_crf=True),
-            "model.*CRF",
-        ),
+        (SequenceLabel(5, 16, use_crf=True), "model.*CRF"),
         (MaskLM(16, 1833, "relu"), "hidden_act 'relu', transformers 'gelu'"),
         (OddHead(3, 16), f"'{__name__}.OddHead'; .* cls, match"),
     ],

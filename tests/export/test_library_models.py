@@ -25,10 +25,7 @@ transformers = pytest.importorskip("transformers", minversion="5.9")
 
 KINDS = ("cls", "mrc", "seq_label", "mlm")
 
-REFUSED = {
-    "mrc": {"big_bird", "esm", "esmc", "eurobert", "gte", "nomic_bert"},
-    "mlm": {"luke"},
-}
+REFUSED = {"mrc": {"big_bird", "esm", "esmc", "eurobert", "gte", "nomic_bert"}, "mlm": {"luke"}}
 """Head -> families that have no such model, or one that computes something else: see docs/encoders.md."""
 
 

@@ -17,13 +17,7 @@ import torch
 import palm.compat as palm
 from helpers import tiny
 from palm.controller.controller import Controller
-from palm.core.group import (
-    GradientExchange,
-    gather_objects,
-    is_main_process,
-    rank,
-    world_size,
-)
+from palm.core.group import GradientExchange, gather_objects, is_main_process, rank, world_size
 from palm.train.evaluation import Evaluator
 from palm.train.loop import Training
 from palm.train.task_model import Losses, encoded, mean_loss

@@ -18,14 +18,7 @@ from hypothesis import strategies as st
 import palm.compat as palm
 from helpers import tiny
 from palm.core.errors import ConfigError, PalmError
-from palm.mixing import (
-    Mixing,
-    MixRatio,
-    Proportional,
-    RoundRobin,
-    TaskProgress,
-    Temperature,
-)
+from palm.mixing import Mixing, MixRatio, Proportional, RoundRobin, TaskProgress, Temperature
 from palm.mixing.strategies import first_target, plan_steps
 
 SMALL = TaskProgress(name="small", mix_ratio=1.0, rows=100, steps_per_epoch=10)
@@ -84,13 +77,7 @@ def test_round_robin_takes_tasks_in_turn_and_keeps_to_their_ratios() -> None:
     assert Counter(order([1, 0.3, 0], 130)) == {0: 100, 1: 30}
 
 
-@pytest.mark.parametrize(
-    ("mixing", "shares"),
-    [
-        (Proportional(), [10, 1000]),
-        (Temperature(2.0), [10, 100]),
-    ],
-)
+@pytest.mark.parametrize(("mixing", "shares"), [(Proportional(), [10, 1000]), (Temperature(2.0), [10, 100])])
 def test_draws_have_the_frequencies_of_the_shares(mixing: Mixing, shares: list[float]) -> None:
     tasks, draws = [SMALL, LARGE], 2000  # without a plan
     count = sum(mixing.draw(5, step, tasks) for step in range(draws))
@@ -177,13 +164,7 @@ def planned(mixing: Mixing, tasks: Sequence[TaskProgress], epochs: float) -> lis
     return [replace(task, expected_steps=count) for task, count in zip(tasks, counts, strict=True)]
 
 
-STRATEGIES = [
-    MixRatio(),
-    Proportional(),
-    Temperature(3.0),
-    RoundRobin(),
-    SmallFirst(),
-]
+STRATEGIES = [MixRatio(), Proportional(), Temperature(3.0), RoundRobin(), SmallFirst()]
 
 
 @pytest.mark.parametrize("mixing", STRATEGIES, ids=lambda mixing: type(mixing).__name__)

@@ -53,11 +53,7 @@ def test_rates_are_those_of_2_x(case: str) -> None:
 
 @pytest.mark.parametrize(
     ("run", "name", "proportion"),
-    [
-        ("warmup", "linear_warmup_decay", 0.2),
-        ("nowarmup", "linear_warmup_decay", 0.0),
-        ("noam", "noam", 0.2),
-    ],
+    [("warmup", "linear_warmup_decay", 0.2), ("nowarmup", "linear_warmup_decay", 0.0), ("noam", "noam", 0.2)],
 )
 def test_rates_are_those_of_0_2_1(run: str, name: str, proportion: float) -> None:
     schedule = schedule_of_run(name, num_train_steps=20, warmup_proportion=proportion)

@@ -9,14 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from helpers.shared import needs_shared
-from helpers.training_golden import (
-    RECORDED,
-    SMALL,
-    assert_whole,
-    differences,
-    tiny_model,
-    training,
-)
+from helpers.training_golden import RECORDED, SMALL, assert_whole, differences, tiny_model, training
 from palm.compat.lr_sched import TriangularSchedualer
 from palm.compat.optimizer import Adam
 from palm.core.errors import ConfigError

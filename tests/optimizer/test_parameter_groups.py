@@ -106,13 +106,7 @@ def test_the_schedule_multiplies_every_rate(folder: Path) -> None:
 
 
 def test_layers_and_rates_of_parts_go_together(folder: Path) -> None:
-    training = run(
-        folder,
-        "cls",
-        optimizer="adamwdl",
-        layerwise_decay=0.5,
-        backbone_learning_rate=1e-4,
-    )
+    training = run(folder, "cls", optimizer="adamwdl", layerwise_decay=0.5, backbone_learning_rate=1e-4)
     found = rates(training)
     assert found["backbone.embeddings.word.weight"] == pytest.approx(1e-4 / 4)
     assert found["backbone.layers.0.attention.query.weight"] == pytest.approx(1e-4 / 2)

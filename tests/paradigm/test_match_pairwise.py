@@ -50,11 +50,7 @@ def both(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             [torch.nn.functional.pad(half, (0, width - half.shape[1])) for half in halves]
         )
     rows = len(inputs["token_ids"])
-    return {
-        **parts,
-        "input_mask": parts["input_mask"].bool(),
-        "is_negative": torch.arange(2 * rows) >= rows,
-    }
+    return {**parts, "input_mask": parts["input_mask"].bool(), "is_negative": torch.arange(2 * rows) >= rows}
 
 
 @needs_shared
@@ -106,10 +102,7 @@ def test_the_rows_of_wrong_pairs_follow_those_of_right_ones(folder: Path) -> Non
     assert {name: batch[name].dtype for name in reader.targets_attr} == {"is_negative": torch.bool}
     assert batch["is_negative"].tolist() == [False, True]
     tokens = [" ".join(reader.tokenizer.tokens(row)) for row in batch["token_ids"]]
-    assert tokens == [
-        "[CLS] who [SEP] anna [SEP] [PAD] [PAD] [PAD]",
-        "[CLS] who [SEP] bert has a boat [SEP]",
-    ]
+    assert tokens == ["[CLS] who [SEP] anna [SEP] [PAD] [PAD] [PAD]", "[CLS] who [SEP] bert has a boat [SEP]"]
 
 
 def test_no_pairs_are_rows_with_the_columns_of_pairs(folder: Path) -> None:

@@ -118,10 +118,7 @@ def test_a_long_text_continues_in_further_rows(tmp_path: Path, vocab: Path) -> N
     [
         ("the red boat\tO O", r"tags\.tsv:2: 2 labels for 3 words;"),
         ("the\tO O", r"tags\.tsv:2: 2 labels for 1 word;"),
-        (
-            "the\tB-color",
-            r"tags\.tsv:2: .*'B-color' .*'B-colour'",
-        ),
+        ("the\tB-color", r"tags\.tsv:2: .*'B-color' .*'B-colour'"),
         ("\tO", r"tags\.tsv:2: text_a is empty"),
         ("the red boat", r"tags\.tsv:2: 1 column, expected 2 \(text_a, label\)"),
     ],

@@ -13,11 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from helpers import tiny
 from helpers.reader_files import write_text
-from helpers.subword_files import (
-    CORPUS,
-    write_byte_level,
-    write_unigram_json,
-)
+from helpers.subword_files import CORPUS, write_byte_level, write_unigram_json
 from palm import Controller, load_model
 from palm.backbone.transformers import Transformers
 from palm.core.errors import ConfigError, StorageError
@@ -167,19 +163,10 @@ def test_whether_to_lower_case_is_decided_by_the_settings_or_by_the_vocabulary(
     ("change", "message"),
     [
         (lambda model: shutil.rmtree(model), r"pretrain_path: no weights at .*model: it does not exist"),
-        (
-            lambda model: [file.unlink() for file in model.iterdir()],
-            r"it is empty; .*model\.safetensors",
-        ),
+        (lambda model: [file.unlink() for file in model.iterdir()], r"it is empty; .*model\.safetensors"),
         (lambda model: (model / "model.safetensors").unlink(), r"config\.json, vocab\.txt; "),
-        (
-            lambda model: (model / "config.json").unlink(),
-            r"model has weights .*config\.json, ",
-        ),
-        (
-            lambda model: write_text(model, "config.json", '{"model_type": "xlnet"}'),
-            r"'xlnet'.* distilbert",
-        ),
+        (lambda model: (model / "config.json").unlink(), r"model has weights .*config\.json, "),
+        (lambda model: write_text(model, "config.json", '{"model_type": "xlnet"}'), r"'xlnet'.* distilbert"),
         (lambda model: (model / "vocab.txt").unlink(), r"no such file: .*model/vocab\.txt"),
     ],
     ids=["no directory", "empty", "no weights", "no config", "unknown", "no vocabulary"],

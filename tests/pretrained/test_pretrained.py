@@ -417,11 +417,7 @@ def test_weights_without_their_sizes_are_named(tmp_path: Path) -> None:
     [
         ("{", StorageError, r"cannot read .*config\.json"),
         ("[]", StorageError, "JSON object"),
-        (
-            '{"model_type": "xlnet"}',
-            StorageError,
-            r"config\.json: .*'xlnet'.* distilbert",
-        ),
+        ('{"model_type": "xlnet"}', StorageError, r"config\.json: .*'xlnet'.* distilbert"),
         (
             '{"position_embedding_type": "relative_key"}',
             StorageError,

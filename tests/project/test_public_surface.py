@@ -29,14 +29,7 @@ PACKAGES = {
         "MaskLMReader",
     ],
     "backbone": ["base_backbone", "BERT", "ERNIE", "RoBERTa", "DistilBERT", "ELECTRA"],
-    "head": [
-        "base_head",
-        "Classify",
-        "Match",
-        "SequenceLabel",
-        "MRC",
-        "MaskLM",
-    ],
+    "head": ["base_head", "Classify", "Match", "SequenceLabel", "MRC", "MaskLM"],
     "optimizer": ["base_optimizer", "Adam"],
     "lr_sched": [
         *("base_schedualer", "Schedualer", "TriangularSchedualer", "WarmupSchedualer"),
@@ -66,25 +59,11 @@ REGISTERED = {
     ),
     "backbone": (BACKBONES, ["bert", "distilbert", "electra", "ernie", "roberta", "transformers"]),
     "optimizer": (OPTIMIZERS, ["adam", "adamw", "adamwdl", "lamb"]),
-    "mixing": (
-        MIXINGS,
-        ["mix_ratio", "proportional", "round_robin", "temperature"],
-    ),
-    "balance": (
-        BALANCES,
-        ["uncertainty"],
-    ),
+    "mixing": (MIXINGS, ["mix_ratio", "proportional", "round_robin", "temperature"]),
+    "balance": (BALANCES, ["uncertainty"]),
     "schedule": (
         LR_SCHEDULES,
-        [
-            "constant",
-            "cosine",
-            "linear",
-            "linear_warmup_decay",
-            "noam",
-            "noam_decay",
-            "polynomial",
-        ],
+        ["constant", "cosine", "linear", "linear_warmup_decay", "noam", "noam_decay", "polynomial"],
     ),
 }
 

@@ -32,12 +32,7 @@ from palm.reader import (
 from palm.reader.groups import GroupReader
 from palm.reader.tokenizer import Tokenizer, load_tokenizer
 
-CORPUS = [
-    "the red door is open",
-    "a blue door, and the red one",
-    "où est la porte ?",
-    "Tür ist offen",
-] * 5
+CORPUS = ["the red door is open", "a blue door, and the red one", "où est la porte ?", "Tür ist offen"] * 5
 
 
 def byte_level(special: list[str], single: str, pair: str) -> tokenizers.Tokenizer:
@@ -83,11 +78,7 @@ def around(made: tokenizers.Tokenizer, special: list[str], single: str, pair: st
     return made
 
 
-BERT_LIKE = (
-    ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
-    "[CLS] $A [SEP]",
-    "[CLS] $A [SEP] $B:1 [SEP]:1",
-)
+BERT_LIKE = (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
 GEMMA_LIKE = (["<pad>", "<unk>", "<bos>", "<eos>", "<mask>"], "<bos> $A <eos>", "<bos> $A <eos> $B:1 <eos>:1")
 LLAMA_LIKE = (
     ["<|pad|>", "<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"],
@@ -252,10 +243,7 @@ def test_several_labels_of_a_text_have_the_files_ids(written: Path, tmp_path: Pa
 def test_spans_and_relations_begin_at_the_first_pieces_of_their_words(written: Path, tmp_path: Path) -> None:
     row = {
         "text_a": "the red door , is open",
-        "spans": [
-            {"start": 4, "end": 12, "label": "thing"},
-            {"start": 18, "end": 22, "label": "state"},
-        ],
+        "spans": [{"start": 4, "end": 12, "label": "thing"}, {"start": 18, "end": 22, "label": "state"}],
         "relations": [{"head": 0, "tail": 1, "label": "is"}],
     }
     names = {"span_label_map": {"thing": 0, "state": 1}, "n_span_classes": 2}

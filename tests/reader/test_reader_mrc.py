@@ -359,10 +359,7 @@ def test_a_question_id_twice_is_reported(reader: MRCReader, tmp_path: Path) -> N
         ("x", r"text 1: expected \(question, context\) or \{.*\} \(and 'id'\), not 'x'"),
         ({"question": "who"}, r"text 1: expected \(question, context\)"),
         (("who", ""), r"text 1: the context is empty"),
-        (
-            {"question": "who", "context": "a boat", "id": "0"},
-            r"text 1: .*'0'",
-        ),
+        ({"question": "who", "context": "a boat", "id": "0"}, r"text 1: .*'0'"),
     ],
 )
 def test_a_value_that_is_not_a_question_is_reported_with_its_number(

@@ -144,14 +144,8 @@ def test_columns_that_nobody_asked_for_are_passed_over(vocab: Path, tmp_path: Pa
         ("label\ttext_a\ttext_b\ttext_a\n1\ta\tb\tc\n", r"train.tsv:1: .*'text_a' twice"),
         ("label\ttext_a\ttext_b\n1\t \tb\n", r"train.tsv:2: text_a is empty"),
         ("label\ttext_a\ttext_b\n1\ta\t\n", r"train.tsv:2: text_b is empty"),
-        (
-            "label\ttext_a\ttext_b\nyes\ta\tb\n",
-            r"train.tsv:2: .*'yes'.* 0 to 1",
-        ),
-        (
-            "label\ttext_a\ttext_b\n2\ta\tb\n",
-            r"train.tsv:2: .*'2'.* 0 to 1",
-        ),
+        ("label\ttext_a\ttext_b\nyes\ta\tb\n", r"train.tsv:2: .*'yes'.* 0 to 1"),
+        ("label\ttext_a\ttext_b\n2\ta\tb\n", r"train.tsv:2: .*'2'.* 0 to 1"),
         ("label\ttext_a\ttext_b\n-1\ta\tb\n", r"train.tsv:2: .*'-1'.* 0 to 1"),
         ("label\ttext_a\ttext_b\n1.0\ta\tb\n", r"train.tsv:2: .*'1.0'.*whole number"),
     ],
@@ -191,10 +185,7 @@ def test_a_label_outside_the_map_is_reported_with_its_line(
     ("mapping", "message"),
     [
         ({}, "label_map: .*mapping"),
-        (
-            {"no": 0, "yes": "1"},
-            "label_map: .*'yes' .* 0 to 2147483647, not '1'",
-        ),
+        ({"no": 0, "yes": "1"}, "label_map: .*'yes' .* 0 to 2147483647, not '1'"),
         ({"no": 0, "nein": 0}, "label_map: 'no' and 'nein' .* 0"),
         ({"no": 0, "yes": 2}, "label_map: .*2 of 'yes' .*n_classes 2"),
     ],

@@ -61,10 +61,7 @@ MODELS = ["cls/best_model", "cls/infer_model", "model"]
 
 @pytest.mark.parametrize(
     ("removed", "reason"),
-    [
-        (["resolved_config.yaml"], "dev_file"),
-        ([f"{model}/manifest.json" for model in MODELS], "checkpoint"),
-    ],
+    [(["resolved_config.yaml"], "dev_file"), ([f"{model}/manifest.json" for model in MODELS], "checkpoint")],
 )
 def test_the_reason_is_given_when_nothing_was_predicted(run: Path, removed: list[str], reason: str) -> None:
     for file in removed:
@@ -138,11 +135,7 @@ def test_tags_are_judged_by_whole_entities() -> None:
     assert counts.label_scores() == {"city": [0, 0, 0, 1, 1], "day": [1, 1, 1, 1, 1]}
     assert (judged.error, dict(counts.facts())) == (
         2,
-        {
-            "right": "1 (50.0 % of true)",
-            "missed": "1 (50.0 % of true)",
-            "extra": "1 (50.0 % of predicted)",
-        },
+        {"right": "1 (50.0 % of true)", "missed": "1 (50.0 % of true)", "extra": "1 (50.0 % of predicted)"},
     )
 
 

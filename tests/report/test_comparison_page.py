@@ -18,11 +18,7 @@ def comparison() -> dict[str, Any]:
     way = {"name": "together", "tasks": ["slot", "<b>mlm"], "steps": {"slot": 40}, "updates": 60}
     way |= {"seconds": 3.0, "scores": {"slot": scores}}
     difference = {"mean": 1.25, "standard_error": 0.4, "seed_error": 0.3, "row_error": 0.26, "low": -3.8}
-    difference |= {
-        "high": 6.3,
-        "p_value": 0.2,
-        "per_seed": [1.0],
-    }
+    difference |= {"high": 6.3, "p_value": 0.2, "per_seed": [1.0]}
     return {
         "format": "palm-comparison",
         "version": 3,

@@ -42,10 +42,7 @@ def test_sigterm_under_load_loses_no_accepted_request_and_logs_no_text(run: Path
                 statuses.append(answer.status_code)
                 started.set()
 
-    with (
-        serving_process(run / "cls", "--workers", 2, port=port) as process,
-        ThreadPoolExecutor(4) as clients,
-    ):
+    with serving_process(run / "cls", "--workers", 2, port=port) as process, ThreadPoolExecutor(4) as clients:
         for _ in range(10):  # by new connections, which go to any worker
             httpx.post(f"{url}/predict", json={"texts": [TEXT]})
         assert metric(url, "palm_texts_total", task="cls") == 10

@@ -77,32 +77,16 @@ KINDS: dict[str, tuple[Callable[[Path], Reader], Callable[[], Backbone], Callabl
         Bag,
         lambda: MultiLabel(4, 16, **START),
     ),
-    "ordinal": (
-        lambda vocab: ClassifyReader(vocab, 24, n_classes=4),
-        Bag,
-        lambda: Ordinal(4, 16, **START),
-    ),
-    "count": (
-        lambda vocab: ClassifyReader(vocab, 24, label_type="count"),
-        Bag,
-        lambda: Count(16),
-    ),
+    "ordinal": (lambda vocab: ClassifyReader(vocab, 24, n_classes=4), Bag, lambda: Ordinal(4, 16, **START)),
+    "count": (lambda vocab: ClassifyReader(vocab, 24, label_type="count"), Bag, lambda: Count(16)),
     "multiple_choice": (
         lambda vocab: MultipleChoiceReader(vocab, 24),
         Bag,
         lambda: MultipleChoice(16, **START),
     ),
-    "ranking": (
-        lambda vocab: RankingReader(vocab, 24),
-        Bag,
-        lambda: Ranking(16, **START),
-    ),
+    "ranking": (lambda vocab: RankingReader(vocab, 24), Bag, lambda: Ranking(16, **START)),
     "embedding": (lambda vocab: EmbeddingReader(vocab, 24), Bag, lambda: Embedding(16)),
-    "mlm": (
-        lambda vocab: MaskLMReader(vocab, 24),
-        Bag,
-        lambda: MaskLM(16, 40, initializer_range=0.5),
-    ),
+    "mlm": (lambda vocab: MaskLMReader(vocab, 24), Bag, lambda: MaskLM(16, 40, initializer_range=0.5)),
     "mrc": (
         lambda vocab: MRCReader(vocab, 24, max_query_len=8, doc_stride=4),
         Bag,

@@ -72,10 +72,7 @@ def test_predictions_that_do_not_fit_have_a_remedy_of_their_own(
     "words", [["compare", "--seeds", "2"], ["sweep", "--grid", "learning_rate=1e-3,1e-4"]], ids=" ".join
 )
 def test_runs_of_many_that_do_not_fit_are_described_as_one_is(
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    words: list[str],
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
     last = refused(capfd, words[0], str(written(tmp_path, "Hungry", "match")), *words[1:])

@@ -102,10 +102,7 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            LAUGHS,
-            r"c\.yaml: not YAML: more than 100000 values",
-        ),
+        (LAUGHS, r"c\.yaml: not YAML: more than 100000 values"),
         (MERGES, r"c\.yaml: not YAML: more than 100000 values"),
         ("a: &a\n  <<: *a\n", r"c\.yaml: not YAML: nested too deeply"),
         ("[" * 100_000, "c.yaml: not YAML: nested too deeply"),
