@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from typing import Any
 
 import httpx
 
+from helpers.ports import free_port
+
 BROWSERS = ("chromium", "google-chrome")
 HAS_BROWSER = shutil.which("chromedriver") is not None and any(map(shutil.which, BROWSERS))
 """Whether the machine has what a test of a page needs."""
@@ -22,12 +23,6 @@ FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--hide-scrollbars"),
 ]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-    return port
 
 
 class Browser:

@@ -70,58 +70,21 @@ OPERATORS = [0]
 """Number of operators that were sent to the device; views and allocations do not count."""
 
 UNCOUNTED = {
-    *(
-        "view",
-        "t",
-        "transpose",
-        "expand",
-        "slice",
-        "select",
-        "unsqueeze",
-        "squeeze",
-        "alias",
-        "as_strided",
-        "split",
-    ),
-    *(
-        "unbind",
-        "permute",
-        "detach",
-        "_unsafe_view",
-        "split_with_sizes",
-        "diagonal",
-        "_reshape_alias",
-        "lift_fresh",
-    ),
-    *("unfold", "chunk", "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"),
+    *("view", "t", "transpose", "expand", "slice", "select", "unsqueeze", "squeeze", "alias"),
+    *("as_strided", "split", "unbind", "permute", "detach", "_unsafe_view", "split_with_sizes"),
+    *("diagonal", "_reshape_alias", "lift_fresh", "unfold", "chunk", "empty", "empty_like"),
+    *("new_empty", "empty_strided", "new_empty_strided"),
 }
 WAITING = {
-    "nonzero",
-    "masked_select",
-    "_unique2",
-    "unique_consecutive",
-    "equal",
-    "_local_scalar_dense",
+    *("nonzero", "masked_select", "_unique2", "unique_consecutive", "equal", "_local_scalar_dense"),
     "bincount",
 }
 TAKES_CPU = {
-    "copy_",
-    "_to_copy",
-    "index",
-    "index_put",
-    "index_put_",
-    "_index_put_impl_",
-    "_foreach_copy_",
-    "set_",
+    *("copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_"),
+    *("_foreach_copy_", "set_"),
 }
 TAKES_NO_CPU_SCALAR = {
-    "cat",
-    "stack",
-    "_fused_adamw_",
-    "index_add",
-    "index_copy",
-    "index_select",
-    "embedding",
+    *("cat", "stack", "_fused_adamw_", "index_add", "index_copy", "index_select", "embedding"),
     "gather",
 }
 

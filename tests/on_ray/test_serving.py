@@ -14,7 +14,7 @@ import pytest
 import palm
 import palm.ray
 from helpers import tiny
-from helpers.browser import free_port
+from helpers.ports import free_port
 
 pytestmark = pytest.mark.slow
 TEXTS = [f"the {colour} {thing}" for colour in tiny.COLOURS for thing in tiny.THINGS]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from helpers.browser import free_port
+from helpers.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "make_notebook.py"

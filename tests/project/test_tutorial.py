@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from helpers.ports import free_port, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"en": ROOT / "docs" / "tutorial.md", "zh": ROOT / "docs" / "zh" / "tutorial.md"}
@@ -68,12 +68,6 @@ def compare(command: str, shown: list[str], output: str) -> None:
     assert skips or place == len(printed), f"{command}\n  prints more after the shown lines:\n{output}"
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 @pytest.mark.slow  # a dozen processes and a training in each language, a minute
 @pytest.mark.parametrize("language", PAGES)
 def test_the_commands_of_the_tutorial_print_what_it_says(language: str, tmp_path: Path) -> None:
@@ -112,7 +106,7 @@ def follow(page: Path, tmp_path: Path, left_out: tuple[str, ...]) -> None:
             if command.startswith("palm serve"):
                 pytest.importorskip("fastapi", reason="the extra serve is not installed")
                 server = subprocess.Popen(["sh", "-c", f"exec {command}"], cwd=folder, env=environment)
-                wait_for(port, server)
+                wait_for(port, lambda server=server: server.poll() is None)
                 continue
             done = subprocess.run(
                 ["bash", "-c", f"set -e; {command}\npwd > {tmp_path}/cwd"],
@@ -129,17 +123,6 @@ def follow(page: Path, tmp_path: Path, left_out: tuple[str, ...]) -> None:
         if server is not None:
             server.terminate()
             assert server.wait(30) == 0
-
-
-def wait_for(port: int, server: subprocess.Popen[str]) -> None:
-    """Wait until a server answers."""
-    end = time.monotonic() + 60
-    while time.monotonic() < end and server.poll() is None:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    raise AssertionError("the server did not start")
 
 
 def test_the_tutorials_have_the_same_commands() -> None:

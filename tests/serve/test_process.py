@@ -17,7 +17,7 @@ pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 httpx = pytest.importorskip("httpx", reason="needs the extra `serve`")
 
 import palm  # noqa: E402
-from helpers.browser import free_port  # noqa: E402
+from helpers.ports import free_port  # noqa: E402
 from helpers.serving import log_lines, metric, serving_process  # noqa: E402
 
 TEXT = "anna has a red door ."

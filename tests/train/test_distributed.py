@@ -7,7 +7,6 @@ import os
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ import palm
 from helpers import ranks, tiny
 from helpers.equal import differing
 from helpers.loaded import run_script
+from helpers.ports import free_port, wait_for
 from palm.controller.controller import Controller
 from palm.core import group
 from palm.core.group import is_launched, launch, split_among_ranks
@@ -261,23 +261,6 @@ def test_a_machine_that_goes_away_is_replaced_by_another(two: Path, tmp_path: Pa
     assert status == 0, output
     assert f"at global step {ranks.SAVED}" in first.result()[1]
     assert_identical_models(two / "machines", two / "out")
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
-def wait_for(port: int) -> None:
-    """Until somebody listens there."""
-    for _ in range(600):
-        with socket.socket() as tried:
-            if tried.connect_ex(("localhost", port)) == 0:
-                return
-        time.sleep(0.1)
-    raise AssertionError(f"nobody listens on port {port}")
 
 
 def assert_identical_models(run: Path, other: Path) -> None:
