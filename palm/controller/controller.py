@@ -120,24 +120,32 @@ def report_plainly() -> None:
     sys.excepthook = report
 
 
-def saved_model(run: RunConfig, task: TaskConfig, given: Path | None) -> InferenceModel:
-    """Load a task's model with the current settings, by default from its own folder.
+def saved_models(run: RunConfig, tasks: Sequence[TaskConfig], given: Path | None) -> JointModel:
+    """Load the models of tasks with the current settings.
+
+    Args:
+        run: the run.
+        tasks: the tasks.
+        given: the directory of a model; None for the model of all targets if there are several tasks and the
+            run saved one, otherwise for the own model of each.
 
     Raises:
         ConfigError: there is neither a folder nor a `save_path`.
         StorageError: there is no complete model, or it is from a task of another kind.
     """
-    folder = _own_folder(run, task) if given is None else _check_kind(task, given)
-    model = saved_models(run, [task], folder)[task.name]
-    logger.info("%s: inference model loaded from %s%s", task.name, folder, best_note(model.trained))
-    if model.task != task.name:
-        remedy = "leave inference_model_dir out if this is not intended"
-        logger.warning("%s: the model at %s is from task %r; %s", task.name, folder, model.task, remedy)
-    return model
+    if given is None and len(tasks) > 1 and is_sealed(run.folder / JOINT):
+        given = run.folder / JOINT
+    folders = {
+        task.name: _own_folder(run, task) if given is None else _check_kind(task, given) for task in tasks
+    }
+    found: dict[str, InferenceModel] = {}
+    for folder in dict.fromkeys(folders.values()):
+        found |= _models_in(folder, run, [task for task in tasks if folders[task.name] == folder])
+    return JointModel(found)
 
 
-def saved_models(run: RunConfig, tasks: Sequence[TaskConfig], folder: Path) -> dict[str, InferenceModel]:
-    """Load the models of tasks from a directory, with the current settings, by name."""
+def _models_in(folder: Path, run: RunConfig, tasks: Sequence[TaskConfig]) -> dict[str, InferenceModel]:
+    """Load the models of tasks from a directory."""
     replaced = {task.name: _replaced(run, task) for task in tasks}
     reader: Mapping[str, Any] = {name: settings for name, (settings, _) in replaced.items()}
     head: Mapping[str, Any] = {name: settings for name, (_, settings) in replaced.items()}
@@ -147,9 +155,14 @@ def saved_models(run: RunConfig, tasks: Sequence[TaskConfig], folder: Path) -> d
     precision = run.settings.precision
     models = load_models(folder, device="cpu", precision=precision, reader=reader, head=head).tasks
     found = {task.name: models[task.name if len(saved) > 1 else saved[0]] for task in tasks}
+    note = best_note(found[tasks[0].name].trained) if len(tasks) == 1 else ""
+    logger.info("%s: inference model loaded from %s%s", ", ".join(found), folder, note)
     for task in tasks:
-        size = task.settings.pred_batch_size or task.settings.batch_size
-        found[task.name].batch_size = size or found[task.name].batch_size
+        model = found[task.name]
+        model.batch_size = task.settings.pred_batch_size or task.settings.batch_size or model.batch_size
+        if model.task != task.name:
+            remedy = "leave inference_model_dir out if this is not intended"
+            logger.warning("%s: the model at %s is from task %r; %s", task.name, folder, model.task, remedy)
     return found
 
 
@@ -373,10 +386,7 @@ class Controller:
         Raises:
             PalmError: the task is unknown, data or a complete model is missing, or metrics do not fit.
         """
-        start_processes(self.run.settings)
-        config = self._task(task)
-        path = self._data_file(config, "dev_file", dev_file)
-        return self._evaluate(config, self._model(config, inference_model_dir), path)
+        return self._evaluated([task], inference_model_dir, dev_file)[task]
 
     def evaluate_all(self) -> dict[str, dict[str, float]]:
         """Evaluate every target that has a `dev_file`; the model is as for `pred_all`.
@@ -384,20 +394,22 @@ class Controller:
         Returns:
             Task -> the values of its metrics, by name.
         """
-        names = with_data(self.chosen, "dev_file")
-        joint = self._joint_model(names)
-        if joint is None:
-            return {name: self.evaluate(name) for name in names}
-        files = {name: self._data_file(self._task(name), "dev_file") for name in names}
-        return {
-            name: self._evaluate(self._task(name), joint.tasks[name], path) for name, path in files.items()
-        }
+        return self._evaluated(with_data(self.chosen, "dev_file"))
 
-    def _evaluate(self, config: TaskConfig, model: InferenceModel, path: Path) -> dict[str, float]:
-        scores = model.evaluate(path, config.settings.metrics)
-        shown = ", ".join(f"{name} {shown_score(value)}" for name, value in scores.items())
-        logger.info("%s: %s", config.name, shown)
-        return scores
+    def _evaluated(
+        self, names: Sequence[str], given: str | Path | None = None, dev_file: str | Path | None = None
+    ) -> dict[str, dict[str, float]]:
+        start_processes(self.run.settings)
+        tasks = [self._task(name) for name in names]
+        files = {task.name: self._data_file(task, "dev_file", dev_file) for task in tasks}
+        models = self._models(tasks, given).tasks
+        found = {}
+        for task in tasks:
+            scores = models[task.name].evaluate(files[task.name], task.settings.metrics)
+            shown = ", ".join(f"{name} {shown_score(value)}" for name, value in scores.items())
+            logger.info("%s: %s", task.name, shown)
+            found[task.name] = scores
+        return found
 
     def pred(
         self,
@@ -421,11 +433,7 @@ class Controller:
         Returns:
             The predictions, read from their files as needed: records, or for mrc question id -> answer.
         """
-        start_processes(self.run.settings)
-        config = self._task(task)
-        self._data_file(config, "pred_file")  # before the model is loaded
-        model = JointModel({task: self._model(config, inference_model_dir)})
-        return self._predicted(model, resume, shard, output)[task]
+        return self._predicted([task], inference_model_dir, resume, shard, output)[task]
 
     def pred_all(self, *, resume: bool = False, shard: str | None = None) -> dict[str, Predictions]:
         """Predict every target that has a `pred_file`.
@@ -440,37 +448,27 @@ class Controller:
         Returns:
             Task -> its predictions, as from `pred`.
         """
-        names = with_data(self.chosen, "pred_file")
-        joint = self._joint_model(names)
-        if joint is None:
-            return {name: self.pred(name, resume=resume, shard=shard) for name in names}
-        return self._predicted(joint, resume, shard)
+        return self._predicted(with_data(self.chosen, "pred_file"), None, resume, shard)
 
     def _predicted(
-        self, model: JointModel, resume: bool, shard: str | None, output: str | Path | None = None
+        self,
+        names: Sequence[str],
+        given: str | Path | None,
+        resume: bool,
+        shard: str | None,
+        output: str | Path | None = None,
     ) -> dict[str, Predictions]:
+        start_processes(self.run.settings)
+        tasks = [self._task(name) for name in names]
         files = {}
-        for name in model.tasks:
-            config = self._task(name)
-            place = output or config.settings.pred_output_path or self.run.folder / name
-            files[name] = (self._data_file(config, "pred_file"), place)
-        predictions = model.predict_files(files, resume=resume, shard=shard)
+        for task in tasks:
+            place = output or task.settings.pred_output_path or self.run.folder / task.name
+            files[task.name] = (self._data_file(task, "pred_file"), place)
+        predictions = self._models(tasks, given).predict_files(files, resume=resume, shard=shard)
         saved = "predictions" if shard is None else f"shard {shard}"
         for name, (_, place) in files.items():
             logger.info("%s: %s saved at %s", name, saved, place)
         return predictions
-
-    def _joint_model(self, names: Sequence[str]) -> JointModel | None:
-        """Return the model of several targets that the run saved; None if each has its own."""
-        start_processes(self.run.settings)
-        tasks = [self._task(name) for name in names]
-        folder = self.run.folder / JOINT
-        if len(tasks) == 1 or not is_sealed(folder):
-            return None
-        for task in tasks:
-            _check_kind(task, folder)
-        logger.info("%s: inference model loaded from %s", ", ".join(names), folder)
-        return JointModel(saved_models(self.chosen, tasks, folder)).to(self._device())
 
     def _data_file(self, task: TaskConfig, setting: str, given: str | Path | None = None) -> Path:
         path: Path | None = getattr(task.settings, setting) if given is None else self._resolve(given)
@@ -479,9 +477,9 @@ class Controller:
             raise ConfigError(f"task {task.name!r} needs a {setting}; {found}")
         return path
 
-    def _model(self, task: TaskConfig, given: str | Path | None) -> InferenceModel:
+    def _models(self, tasks: Sequence[TaskConfig], given: str | Path | None) -> JointModel:
         folder = None if given is None else self._resolve(given)
-        return saved_model(self.chosen, task, folder).to(self._device())
+        return saved_models(self.chosen, tasks, folder).to(self._device())
 
     def _device(self) -> Any:
         return device_of(self.run.settings.use_gpu, self.run.settings.device)
