@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.components import encoder_inputs
 from helpers.library_encoders import write_config
 from helpers.messages import raises
 from palm.backbone.transformers import FAMILIES, PACKED, RUN, Transformers
@@ -35,12 +36,7 @@ def batch_of(texts: list[Tensor]) -> dict[str, Tensor]:
     for row, text in enumerate(texts):
         ids[row, : len(text)] = text
         mask[row, : len(text)] = True
-    return {
-        "token_ids": ids,
-        "segment_ids": torch.zeros_like(ids),
-        "position_ids": torch.arange(longest).expand_as(ids),
-        "input_mask": mask,
-    }
+    return encoder_inputs(ids, mask)
 
 
 def some_texts() -> list[Tensor]:

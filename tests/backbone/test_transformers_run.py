@@ -13,6 +13,7 @@ import torch
 
 import palm
 import palm.export
+from helpers.components import encoder_inputs
 from helpers.library_encoders import model_directory, refuse_connections, run_of, write_config
 from helpers.messages import raises
 from palm import Controller
@@ -151,9 +152,7 @@ def test_checkpointing_activations_changes_no_gradient(family: str, tmp_path: Pa
         inputs = {"token_ids": ids, "segment_ids": zeros, "input_mask": mask}
         backbone(inputs, ["encoder_outputs"])["encoder_outputs"].square().sum().backward()
         found.append({n: p.grad for n, p in backbone.named_parameters() if p.grad is not None})
-    assert found[0].keys() == found[1].keys()
-    for name, gradient in found[0].items():
-        torch.testing.assert_close(gradient, found[1][name], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(found[0], found[1], atol=1e-6, rtol=1e-5)
 
 
 def random_weights(backbone: Transformers) -> dict[str, torch.Tensor]:
@@ -245,10 +244,8 @@ def test_pooling_of_the_directory_is_saved_with_the_model(family: str, tmp_path:
     backbone = palm.load_model(tmp_path / "out" / "cls" / "infer_model").backbone
     assert backbone.settings["pooling"] == "mean"
     ids = torch.tensor([[5, 6, 7, 0], [8, 9, 5, 6]])
-    zeros = torch.zeros_like(ids)
-    positions = torch.arange(4).expand(2, 4)
     mask = ids > 0
-    inputs = {"token_ids": ids, "segment_ids": zeros, "position_ids": positions, "input_mask": mask}
+    inputs = encoder_inputs(ids, mask)
     outputs = backbone.eval()(inputs)
     expected = torch.stack([outputs["encoder_outputs"][0, :3].mean(0), outputs["encoder_outputs"][1].mean(0)])
     torch.testing.assert_close(outputs["sentence_embedding"], expected)

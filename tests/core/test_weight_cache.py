@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from helpers import saved
+from helpers.components import encoder_inputs
 from palm import load_model
 from palm.backbone import BERT
 from palm.core.layers import WeightCache, init_weights, skip_init
@@ -39,12 +40,7 @@ def test_every_product_has_the_bits_of_one_that_keeps_nothing() -> None:
     encoder = BERT(64, 2, 4, 50, 64).eval()
     kept = WeightCache()
     for rows, seq in ((1, 1), (1, 14), (3, 40)):
-        batch = {
-            "token_ids": torch.randint(50, (rows, seq)),
-            "position_ids": torch.arange(seq).repeat(rows, 1),
-            "segment_ids": torch.zeros(rows, seq, dtype=torch.long),
-            "input_mask": torch.ones(rows, seq, dtype=torch.bool),
-        }
+        batch = encoder_inputs(torch.randint(50, (rows, seq)))
         with torch.autocast("cpu", torch.bfloat16):
             plain = encoder(batch)
             with kept.active():

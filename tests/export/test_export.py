@@ -12,6 +12,7 @@ import tokenizers
 import torch
 from torch import Tensor
 
+from helpers.components import encoder_inputs
 from helpers.messages import raises
 from helpers.subword_files import write_byte_level, write_byte_level_json, write_unigram_json
 from palm.backbone import BERT, ELECTRA, ERNIE, DistilBERT, RoBERTa
@@ -208,13 +209,12 @@ def test_a_fill_mask_pipeline_guesses_the_same_word(run: Path, exported: Path, t
     batch = batch_of(model, texts)
     hidden = pipeline.tokenizer(masked, padding=True, truncation=True, return_tensors="pt")
     assert hidden["input_ids"].shape[1] == 64
-    batch |= {
-        "token_ids": hidden["input_ids"],
-        "segment_ids": hidden["token_type_ids"],
-        "input_mask": hidden["attention_mask"].bool(),
-        "position_ids": torch.arange(64).repeat(20, 1),
-        "mask_pos": (hidden["input_ids"].flatten() == model.reader.tokenizer.mask_id).nonzero().squeeze(1),
-    }
+    batch |= encoder_inputs(
+        hidden["input_ids"],
+        hidden["attention_mask"].bool(),
+        segment_ids=hidden["token_type_ids"],
+        mask_pos=(hidden["input_ids"].flatten() == model.reader.tokenizer.mask_id).nonzero().squeeze(1),
+    )
     expected = ours(model, batch)["logits"]
     given = pipeline(masked, tokenizer_kwargs={"truncation": True})
     assert [row[0]["token"] for row in given] == expected.argmax(-1).tolist()

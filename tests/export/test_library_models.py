@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.components import encoder_inputs
 from helpers.library_encoders import write_config
 from helpers.messages import raises
 from palm.backbone.transformers import RUN, Transformers
@@ -43,14 +44,7 @@ def batch_of(vocabulary: int) -> dict[str, torch.Tensor]:
     lengths = torch.tensor([[9], [4], [7]])
     mask = torch.arange(9) < lengths
     ids = torch.randint(5, vocabulary, (3, 9), generator=torch.Generator().manual_seed(1))
-    return {
-        "token_ids": ids.masked_fill(~mask, 1),
-        "segment_ids": torch.zeros_like(ids),
-        "position_ids": torch.arange(9).expand_as(ids),
-        "input_mask": mask,
-        "word_mask": mask,
-        "mask_pos": torch.tensor([2, 11, 20]),
-    }
+    return encoder_inputs(ids.masked_fill(~mask, 1), mask, word_mask=mask, mask_pos=torch.tensor([2, 11, 20]))
 
 
 def models_of(family: str, folder: Path, *kinds: str, layers: int = 3) -> list[InferenceModel]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from palm.core.saved import Specs, Tensors
 from palm.optimizer.lr_sched import Schedule
@@ -45,6 +46,25 @@ def small(cls: type[Any], seed: int = 0) -> Any:
         pytest.importorskip("transformers", minversion="5.9")
     torch.manual_seed(seed)
     return cls(**{name: value for name, value in ARGUMENTS.items() if name in parameters}).eval()
+
+
+def encoder_inputs(ids: Tensor, mask: Tensor | None = None, **more: Tensor) -> Tensors:
+    """What an encoder reads: positions ascend, there is one segment, and without a mask all tokens count."""
+    positions = torch.arange(ids.shape[1]).expand_as(ids)
+    given = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
+    segments = torch.zeros_like(ids)
+    return {
+        **{"token_ids": ids, "position_ids": positions, "segment_ids": segments, "input_mask": given},
+        **more,
+    }
+
+
+def same_with_gradient(ours: Tensor, theirs: Tensor, inputs: Tensor) -> None:
+    """Two losses are equal, and so are their gradients; each in its own precision."""
+    found, expected = (
+        (loss, *torch.autograd.grad(loss, inputs, retain_graph=True)) for loss in (ours, theirs)
+    )
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6, check_dtype=False)
 
 
 def tensors(specs: Specs) -> Tensors:

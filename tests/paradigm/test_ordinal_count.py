@@ -11,15 +11,12 @@ import torch
 
 import palm
 from helpers import tiny
+from helpers.components import same_with_gradient
 from helpers.reader_files import write_text, write_vocabulary
 from palm.core.errors import DataError
 from palm.metrics import METRICS, scores_of
 from palm.paradigm import Count, Ordinal
 from palm.reader import ClassifyReader
-
-
-def with_gradient(loss: torch.Tensor, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return loss, torch.autograd.grad(loss, inputs, retain_graph=True)[0]
 
 
 @pytest.mark.parametrize("classes", [2, 3, 6])
@@ -37,12 +34,7 @@ def test_the_loss_of_ordered_labels_is_that_of_cumulative_links(classes: int) ->
         probs = ends[:, :-1] - ends[:, 1:]
         torch.testing.assert_close(outputs["probs"].double(), probs, atol=1e-6, rtol=1e-6)
         theirs = -probs[torch.arange(7), labels].log().mean()
-        for ours, expected in zip(
-            with_gradient(head.loss(outputs, {"label_ids": labels}), features),
-            with_gradient(theirs, features),
-            strict=True,
-        ):
-            torch.testing.assert_close(ours.float(), expected.float(), atol=1e-6, rtol=1e-6)
+        same_with_gradient(head.loss(outputs, {"label_ids": labels}), theirs, features)
 
 
 def test_ordered_labels_start_from_their_frequencies() -> None:
@@ -64,12 +56,7 @@ def test_the_loss_of_counts_is_half_the_deviance_over_the_dispersion() -> None:
     likelihood = torch.distributions.Poisson(rate, validate_args=False).log_prob(labels)
     highest = torch.distributions.Poisson(labels.double()).log_prob(labels)
     theirs = (highest - likelihood).mean() / 2
-    for ours, expected in zip(
-        with_gradient(head.loss(outputs, {"label_values": labels}), features),
-        with_gradient(theirs, features),
-        strict=True,
-    ):
-        torch.testing.assert_close(ours.float(), expected.float(), atol=1e-6, rtol=1e-6)
+    same_with_gradient(head.loss(outputs, {"label_values": labels}), theirs, features)
     assert [record["value"] for record in head.decode(outputs)] == pytest.approx(rate.tolist(), rel=1e-5)
 
 

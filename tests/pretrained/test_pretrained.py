@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from helpers.components import encoder_inputs
 from helpers.equal import differing
 from helpers.golden_forward import FOLDER, arrays, backbone_of, batch_of, sampled
 from helpers.shared import RECORDED_0, minilm, needs_shared
@@ -64,12 +65,7 @@ def real_batch(folder: Path) -> tuple[dict[str, Tensor], Any]:
     transformers = pytest.importorskip("transformers")
     encoded = transformers.AutoTokenizer.from_pretrained(folder)(SENTENCES, padding=True, return_tensors="pt")
     mask = encoded["attention_mask"].bool()
-    inputs = {
-        "token_ids": encoded["input_ids"],
-        "position_ids": torch.arange(mask.shape[1]).repeat(len(mask), 1),
-        "segment_ids": encoded["token_type_ids"],
-        "input_mask": mask,
-    }
+    inputs = encoder_inputs(encoded["input_ids"], mask, segment_ids=encoded["token_type_ids"])
     return inputs, transformers.BertModel.from_pretrained(folder).eval()(**encoded)
 
 
@@ -143,12 +139,7 @@ def test_transformers_own_files_load_in_all_their_forms(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "one" / "config.json", tmp_path / "pickled")
     torch.save(model.state_dict(), tmp_path / "pickled" / "pytorch_model.bin")
     assert (tmp_path / "shards" / "model.safetensors.index.json").is_file()
-    inputs = {
-        "token_ids": torch.tensor([[1, 2, 3]]),
-        "position_ids": torch.tensor([[0, 1, 2]]),
-        "segment_ids": torch.tensor([[0, 0, 1]]),
-        "input_mask": torch.ones(1, 3, dtype=torch.bool),
-    }
+    inputs = encoder_inputs(torch.tensor([[1, 2, 3]]), segment_ids=torch.tensor([[0, 0, 1]]))
     theirs = model.bert(inputs["token_ids"], token_type_ids=inputs["segment_ids"])
     for form in ("one", "shards", "pickled"):
         outputs = load_backbone(tmp_path / form)(inputs)
@@ -162,13 +153,9 @@ def test_a_hugging_face_ernie_computes_the_same_here(tmp_path: Path) -> None:
     config = transformers.ErnieConfig(**SIZES, type_vocab_size=4, use_task_id=True, task_type_vocab_size=3)
     model = transformers.ErnieModel(config).eval()
     model.save_pretrained(tmp_path)
-    inputs = {
-        "token_ids": torch.tensor([[1, 2, 3]]),
-        "position_ids": torch.tensor([[0, 1, 2]]),
-        "segment_ids": torch.tensor([[0, 3, 1]]),
-        "task_ids": torch.tensor([[2, 2, 2]]),
-        "input_mask": torch.ones(1, 3, dtype=torch.bool),
-    }
+    inputs = encoder_inputs(
+        torch.tensor([[1, 2, 3]]), segment_ids=torch.tensor([[0, 3, 1]]), task_ids=torch.tensor([[2, 2, 2]])
+    )
     outputs = load_backbone(tmp_path)(inputs)
     theirs = model(
         inputs["token_ids"], token_type_ids=inputs["segment_ids"], task_type_ids=inputs["task_ids"]

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import palm
 from helpers import tiny
+from helpers.components import same_with_gradient
 from helpers.reader_files import encoded, rng_of_row, write_text
 from palm.core.errors import DataError
 from palm.metrics.ranking import RetrievalScores, ranking_scores
@@ -119,12 +120,6 @@ def test_the_loss_of_choices_is_that_of_each_example(seed: int) -> None:
     first, second = head.decode(outputs)
     assert (len(first["probs"]), len(second["logits"])) == (3, 2)
     assert second["probs"] == pytest.approx(scores[3:].softmax(0).tolist())
-
-
-def same_with_gradient(ours: torch.Tensor, theirs: torch.Tensor, inputs: torch.Tensor) -> None:
-    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
-    found, expected = (torch.autograd.grad(loss, inputs, retain_graph=True)[0] for loss in (ours, theirs))
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("strategy", ["listwise", "pairwise"])

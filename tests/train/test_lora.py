@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import palm
 from helpers import tiny
+from helpers.components import encoder_inputs
 from helpers.equal import differing
 from palm.backbone.low_rank import LowRank, new_adapters
 from palm.core.saved import load_tensors, save_tensors
@@ -23,12 +24,7 @@ from palm.train.callbacks import Evaluated
 from palm.train.loop import Training
 
 IDS = torch.randint(5, 40, (3, 9), generator=torch.Generator().manual_seed(0))
-INPUTS = {
-    "token_ids": IDS,
-    "position_ids": torch.arange(9).expand(3, 9),
-    "segment_ids": torch.zeros_like(IDS),
-    "input_mask": torch.ones_like(IDS, dtype=torch.bool),
-}
+INPUTS = encoder_inputs(IDS)
 
 
 def config(folder: Path, **settings: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.components import encoder_inputs
 from palm.backbone import BERT
 from palm.backbone.packing import layout_of
 from palm.core.errors import WiringError
@@ -20,12 +21,7 @@ MASK = torch.arange(6) < torch.tensor([[4], [6], [1]])
 def test_a_batch_with_its_layout_gives_the_outputs_of_one_without() -> None:
     torch.manual_seed(0)
     encoder = BERT(16, 2, 2, 20, 8).eval()
-    batch = {
-        "token_ids": torch.randint(20, MASK.shape),
-        "position_ids": torch.arange(6).repeat(3, 1),
-        "segment_ids": torch.zeros(MASK.shape, dtype=torch.long),
-        "input_mask": MASK,
-    }
+    batch = encoder_inputs(torch.randint(20, MASK.shape), MASK)
     expected, given = encoder(batch), encoder({**batch, **layout_of(MASK)})
     assert all(torch.equal(expected[name], given[name]) for name in expected)
     assert placed(batch, torch.device("cpu"), encoder).keys() == batch.keys()
