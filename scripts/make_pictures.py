@@ -60,6 +60,7 @@ def take(page: Browser, url: str, name: str, wait: str = "", begin: str = "", he
             page.script(SHORT_PLACES)
             page.script(f"{there}.scrollIntoView({{behavior: 'instant'}})")
         if wait:
+            page.wait_for("document.querySelector('#text') !== null")
             page.type("#text", TEXT + "\ue009\ue007")  # Ctrl + Enter
             page.wait_for(wait)
         path = PICTURES / f"{name}-{scheme}.png"
@@ -100,7 +101,7 @@ def compare(page: Browser) -> None:
         palm("init hotel --from reviews.csv")
     palm("compare hotel/config.yaml --seeds 2 --effort quick")
     palm("report hotel/output_compare")
-    take(page, Path("hotel/output_compare/report.html").resolve().as_uri(), "compare", height=790)
+    take(page, Path("hotel/output_compare/report.html").resolve().as_uri(), "compare", height=700)
 
 
 def check(page: Browser) -> None:

@@ -25,6 +25,7 @@ from palm.core.group import count_devices
 from palm.core.logging import aligned, collected_warnings
 from palm.paradigm import HEADS
 from palm.reader import READERS, Reader
+from palm.reader.tables.files import shown_path
 from palm.train.checkpoint import compared
 from palm.train.folder import RunFolder
 from palm.train.loggers import logger_problems
@@ -134,9 +135,14 @@ def _merge_problems(
     # The run stops at the first task with unusable data; here, all are reported.
     codes = {problem.code for problem in problems if problem.severity == "error"}
     problems += [problem for problem in of_run if problem.code not in codes]
-    known = tuple(f"{file}: " for file in files)  # already among the data's problems
+    # Those of files are already among the data's problems.
+    known = tuple(f"{shown_path(file)}: " for file in files if file is not None)
     rest = (line for line in dict.fromkeys(warned) if not line.startswith(known))
     problems += [Problem("warning", "warning", "", line) for line in rest]
+    tasks: dict[Problem, list[str]] = {}  # tasks with the same rows have the same problems
+    for problem in problems:
+        tasks.setdefault(replace(problem, task=""), []).append(problem.task)
+    problems = [replace(problem, task=", ".join(names)) for problem, names in tasks.items()]
     return sorted(problems, key=lambda problem: SEVERITIES.index(problem.severity))
 
 
@@ -174,13 +180,15 @@ def _check_run(name: str, controller: Controller, measure: bool) -> Check:
 
 def _wiring(training: Training, devices: int) -> list[str]:
     """Describe the components of each task, the device and the size of the model."""
-    table = [("task", "reader", "encoder", "head", "reads", "shares its head with")]
+    table: list[tuple[str, ...]] = [("task", "reader", "encoder", "head", "reads", "shares its head with")]
     for task in training.tasks:
         reads = ", ".join(f"{name} {spec}" for name, spec in task.head.inputs_attr.items())
         sharing = [t.name for t in training.tasks if t is not task and t.head is task.head]
         encoder = BACKBONES.name_of(type(training.model.backbone)) + (" with lora" if task.task.lora else "")
         names = READERS.name_of(type(task.reader)), encoder, HEADS.name_of(type(task.head))
         table.append((task.name, *names, reads, ", ".join(sharing)))
+    if not any(row[-1] for row in table[1:]):
+        table = [row[:-1] for row in table]
     device = training.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     sizes = [(each.numel(), each.requires_grad) for each in training.model.parameters()]

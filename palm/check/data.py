@@ -35,7 +35,7 @@ from palm.reader.inspection import (
 )
 from palm.reader.rows import BadRows, Rows, TextFacts
 from palm.reader.tables.columns import cut
-from palm.reader.tables.files import files_of, is_data, is_selection, read_selection, table_of
+from palm.reader.tables.files import files_of, is_data, is_selection, read_selection, shown_name, table_of
 
 Severity = Literal["error", "warning", "note"]
 """error: the run would stop, or could not start. warning: it would run, but results would be misleading or
@@ -181,6 +181,7 @@ class FileCheck:
 
     Attributes:
         table: the file whose rows are read, by which settings they were `chosen_by` if not all are.
+        name: of the file in messages, with the part of chosen rows.
         digests: digests of its examples.
         bad: its unusable rows.
         facts: unknown tokens and truncation.
@@ -196,6 +197,7 @@ class FileCheck:
         self.role = role
         self.table = table_of(path)
         self.chosen_by = read_selection(path).settings if is_selection(path) else {}
+        self.name = shown_name(path)
         self.digests = RowDigests()
         self.facts = TextFacts()
         self.bad = BadRows(path, "skip" if role == "pred" else reader.on_bad_row)
@@ -213,7 +215,7 @@ class FileCheck:
             DataError: it does not have the reader's format.
         """
         found = examples_of(self.reader, self.path, self.role)
-        examples = tqdm(found, f"reading {self.path.name}", leave=False, disable=None, unit=" rows")
+        examples = tqdm(found, f"reading {self.name}", leave=False, disable=None, unit=" rows")
         self.reader.facts = self.facts
         self.reader.bad_rows = self.bad
         try:
@@ -326,20 +328,20 @@ class TaskData:
         file.repeated = len(same)
         total = file.counts.examples
         if len(same):
-            finding = f"{file.path.name}: {_part(len(same), total)} rows repeat an earlier one{BUT_FOR_CASE}"
+            finding = f"{file.name}: {_part(len(same), total)} rows repeat an earlier one{BUT_FOR_CASE}"
             remedy = "remove them, or they count twice"
             remedy += " in every score" if file.role != "train" else ""
             severity: Severity = "warning" if len(same) >= MANY * total else "note"
             self.add(severity, "duplicates", finding, remedy, _lines_of(same, file, file))
         if len(clash):
             part = _part(len(clash), total)
-            finding = f"{file.path.name}: {part} rows have the text of an earlier row and a different label"
+            finding = f"{file.name}: {part} rows have the text of an earlier row and a different label"
             remedy = "decide which label is right; the model can only learn one of them"
             self.add("warning", "contradictions", finding, remedy, _lines_of(clash, file, file))
 
     def _check_bad_rows(self, file: FileCheck) -> None:
         bad = file.bad
-        name = file.path.name
+        name = file.name
         lines = [
             f"{Path(each['file']).name}:{each['line']}: {each['problem']}"
             if each["line"]
@@ -361,7 +363,7 @@ class TaskData:
 
     def _check_texts(self, file: FileCheck) -> None:
         facts = file.facts
-        name = file.path.name
+        name = file.name
         codes = set()
         for code, message, remedy in facts.remarks(file.reader.vocab_path):
             few = code == "truncation" and all(count < MANY * total for count, total, _ in facts.cut.values())
@@ -373,7 +375,7 @@ class TaskData:
 
     def _check_labels(self, file: FileCheck) -> None:
         counts = file.counts.labels
-        name = file.path.name
+        name = file.name
         if file.role == "dev" and len(counts) == 1 and OUTSIDE not in counts:
             finding = f"{name}: all {sum(counts.values())} rows have the label {next(iter(counts))!r}"
             self.add("warning", "one_label", finding, "add rows with other labels, or scores say little")
@@ -394,7 +396,7 @@ class TaskData:
         classes = file.reader.settings.get("n_classes")
         named = [*file.counts.names.values()] or map(str, range(classes or 0))
         if missing := [label for label in named if label not in file.counts.labels]:
-            finding = f"{file.path.name}: {_several(missing)} in no row"
+            finding = f"{file.name}: {_several(missing)} in no row"
             remedy = "the model never learns such a label: add rows, or remove it from label_map or n_classes"
             self.add("warning", "missing_label", finding, remedy)
 
@@ -412,10 +414,9 @@ class TaskData:
         """Add the problems between the training file and another one."""
         seen = shared(train.digests.normalised, other.digests.normalised)
         self.leaks[other.role] = len(seen)
-        name = other.path.name
         if len(seen):
             part = _part(len(seen), other.counts.examples)
-            finding = f"{name} ({other.role}): {part} rows are also in {train.path.name}{BUT_FOR_CASE}"
+            finding = f"{other.table.name} ({other.role}): {part} rows are also in {train.name}{BUT_FOR_CASE}"
             if count := len(contradicting(seen, train.digests.labels, other.digests.labels)):
                 finding += f"; {count} of them with a different label"
             reason = ", or scores are too high" if other.role == "dev" else " if predictions will be scored"
@@ -423,7 +424,7 @@ class TaskData:
             self.add("warning", "leak", finding, remedy, _lines_of(seen, train, other))
         unseen = [label for label in other.counts.labels if label not in train.counts.labels]
         if other.role == "dev" and train.counts.labels and unseen:
-            finding = f"{name}: {_several(unseen)} in no training row"
+            finding = f"{other.name}: {_several(unseen)} in no training row"
             remedy = "predictions for such rows are always wrong: add training rows, or remove them"
             self.add("warning", "unseen_label", finding, remedy)
 

@@ -163,10 +163,13 @@ GRID = (
 # ---- Shared by the commands ----
 
 
+_END = r"\b(?= than alone|[;,:]| {2}| \(|$)"
+"""The end of a word that may be coloured: rarely one of the data, such as a label before its count."""
+
 COLOURS = {
-    r"\b(better|helpful|done|no problems)\b": "green",
-    r"\b(worse|harmful|failed|(?<!-)errors?)\b": "red",
-    r"\b(undecided|perhaps \w+|warnings?)\b": "yellow",
+    rf"(?m)\b(better|helpful|done|no problems){_END}": "green",
+    rf"(?m)\b(worse|harmful|failed|(?<!-)errors?){_END}": "red",
+    rf"(?m)\b(undecided|perhaps \w+|warnings?){_END}": "yellow",
 }
 """Pattern -> the colour of words in the output on a terminal."""
 

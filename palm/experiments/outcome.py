@@ -263,8 +263,8 @@ def _counted(what: str, words: Iterable[str]) -> str:
 def _against_alone(answer: Answer, is_short: bool = False) -> str:
     effect = answer.difference
     interval = f"({effect.low:+.1f} to {effect.high:+.1f})"
-    has_more = answer.more_seeds and not is_short
-    more = f", about {answer.more_seeds} more seeds would decide" if has_more else ""
+    seeds = "1 more seed" if answer.more_seeds == 1 else f"{answer.more_seeds} more seeds"
+    more = f", about {seeds} would decide" if answer.more_seeds and not is_short else ""
     if answer.direction == 0:
         return f"{answer.way} and alone: undecided {interval}{more}"
     by = f"{abs(effect.mean):.1f} {answer.unit.split()[0] if is_short else answer.unit} {interval}"

@@ -168,7 +168,7 @@ def interval_chart(
     numbers = [f" {k + 1}" for k in range(most)] if most > 1 else [""] * most
     head = ["name", "value", "low", "high", *(f"{others}{number}" for number in numbers)]
     table = [(name, value, *(ends or (None, None)), *values) for name, value, ends, values in rows]
-    return _chart(title, zero + ends + compared + points, head, table, note, 28 * len(rows) + 10, axes=["x"])
+    return _chart(title, zero + ends + points + compared, head, table, note, 28 * len(rows) + 10, axes=["x"])
 
 
 def point_chart(title: str, names: tuple[str, str], points: Sequence[tuple[float, float]]) -> Chart:

@@ -99,6 +99,7 @@ def page(run: Run, analyses: Mapping[str, Analysis | str], is_live: bool = False
     """Return the HTML of a run's page; it loads itself again if the run goes on and `is_live`."""
     history = run.history
     goes_on = is_live and history.end is None
+    advice = run_step(run)
     tasks = {task: verdict_of(task, history.best(task)) for task in history.tasks}
     verdicts = sorted(tasks.values(), key=lambda each: each.gain)
     known = [each for each in verdicts if metric_of(each.metric) is not None and math.isfinite(each.score)]
@@ -113,7 +114,8 @@ def page(run: Run, analyses: Mapping[str, Analysis | str], is_live: bool = False
         now=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC"),
         is_folded=len(history.tasks) > MOST_OPEN,
         encoder=next((each.value for each in run.sections.get("global", ()) if each.name == "backbone"), ""),
-        verdicts=[(each, *(("", "") if goes_on else next_step(run, each))) for each in verdicts],
+        advice=advice,
+        verdicts=[(each, *(("", "") if goes_on or advice[0] else next_step(run, each))) for each in verdicts],
         overview=_overview(known) if known[1:] else None,
         tasks=[_task(run, verdict, analyses[task]) for task, verdict in tasks.items()],
         loss_chart=_loss_chart(history),
@@ -162,23 +164,31 @@ def _overview(verdicts: Sequence[Verdict]) -> Chart:
     return interval_chart("Scores of all tasks", "1 is perfect", rows, "baseline", note, (least, 1))
 
 
-def next_step(run: Run, verdict: Verdict) -> tuple[str, str]:
-    """Return what to do next for a task, and the command for it."""
-    again = quote(str(run.folder / CONFIGURATION))
+def run_step(run: Run) -> tuple[str, str]:
+    """Return what to do next if a run did not finish, and the command for it; else empty texts."""
     is_stopped = run.history.end is not None and run.history.end.reason == "stopped"
-    if is_stopped or run.can_resume:
-        what = "finish it" if run.can_resume else "start it again"
-        command = f"palm train {again} {'--resume auto' if run.can_resume else '--overwrite true'}"
-        what = f"Mend what stopped the run, then {what}." if is_stopped else "Finish the run."
-        return what, command if run.is_configured else ""
+    if not (is_stopped or run.can_resume):
+        return "", ""
+    command = f"palm train {_configuration(run)} {'--resume auto' if run.can_resume else '--overwrite true'}"
+    what = "finish it" if run.can_resume else "start it again"
+    what = f"Mend what stopped the run, then {what}." if is_stopped else "Finish the run."
+    return what, command if run.is_configured else ""
+
+
+def _configuration(run: Run) -> str:
+    return quote(str(run.folder / CONFIGURATION))
+
+
+def next_step(run: Run, verdict: Verdict) -> tuple[str, str]:
+    """Return what to do next for a task of a run that finished, and the command for it."""
     if not verdict.metric:
         return "It was not evaluated; give it a dev_file.", ""
     if run.is_configured and verdict.beside.startswith("not"):
-        return "Look for faults in its data and settings.", f"palm check {again}"
+        return "Look for faults in its data and settings.", f"palm check {_configuration(run)}"
     last = max((each.step for each in run.history.evaluations if each.scores.get(verdict.task)), default=0)
     epochs = run.setting(verdict.task, "num_epochs")
     if run.is_configured and verdict.step == last and isinstance(epochs, int | float) and verdict.gain < 0.99:
-        longer = f"palm train {again} --num_epochs {2 * epochs:g} --save_path NEW_FOLDER"
+        longer = f"palm train {_configuration(run)} --num_epochs {2 * epochs:g} --save_path NEW_FOLDER"
         return "Its last evaluation was the best: train longer.", longer
     model = run.model(verdict.task)
     score = f"palm evaluate --model {quote(str(model.folder))} --input TEST_FILE" if model else ""

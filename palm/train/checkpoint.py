@@ -36,6 +36,7 @@ from palm.mixing.balance import BALANCES
 from palm.optimizer import OPTIMIZERS
 from palm.optimizer.lr_sched import LR_SCHEDULES, Schedule
 from palm.paradigm import HEADS, Head
+from palm.reader.tables.files import shown_name, shown_path
 from palm.train.evaluation import Evaluator, json_ready
 from palm.train.loop import Training
 from palm.train.model import LORA
@@ -96,11 +97,11 @@ def training_facts(training: Training, task: TaskState, best: bool = False) -> d
 
 def _warnings(training: Training, task: TaskState) -> list[str]:
     """Return the warnings of a run about a task, without the folders of files."""
-    files = [file for file in (task.task.train_file, task.task.dev_file) if file is not None]
+    files = [shown_path(file) for file in (task.task.train_file, task.task.dev_file) if file is not None]
     lines = [
         line
         for line in dict.fromkeys(training.warnings)
-        if line.startswith(f"{task.name}: ") or any(str(file) in line for file in files)
+        if line.startswith(f"{task.name}: ") or any(file in line for file in files)
     ]
     return [_FOLDERS.sub("", shown_url(line)) for line in lines[:MAX_WARNINGS]]
 
@@ -109,11 +110,12 @@ def data_of(training: Training, task: TaskState) -> dict[str, Any]:
     """Describe a task's training data, and its dev data if the run evaluates it: name, rows and SHA-256."""
     data: dict[str, Any] = {}
     if (path := task.task.train_file) is not None:
-        data["train_file"] = {"rows": len(task.stream.rows), "name": path.name, "sha256": task.sha256}
+        data["train_file"] = {"rows": len(task.stream.rows), "name": shown_name(path), "sha256": task.sha256}
     evaluator = evaluator_of(training)
     if task.task.dev_file is not None and evaluator is not None:
         dev = evaluator.dev[task.name]
-        data["dev_file"] = {"rows": dev.num_examples, "name": task.task.dev_file.name, "sha256": dev.sha256}
+        name = shown_name(task.task.dev_file)
+        data["dev_file"] = {"rows": dev.num_examples, "name": name, "sha256": dev.sha256}
     return data
 
 

@@ -144,7 +144,7 @@ def test_a_check_shows_which_rows_are_chosen_and_where_they_are_found_again(fold
     for file in task.files[:2]:
         assert file.table == folder / "all.jsonl"
         assert file.chosen_by == {"where": {"lang": ["en", "de"]}, "split": {"dev": 0.2, "seed": 3}}
-        assert f"intent {file.role}: chosen from {file.table} by where, split" in text_of_check(found)
+        assert f"intent: chosen from {file.table} by where, split" in text_of_check(found)
     Controller(made, argv=[]).train()
     again = Controller(made, for_train=False, argv=[]).chosen.tasks[0]
     assert again.settings.dev_file == folder / "out" / "intent.dev.rows.json"

@@ -122,8 +122,8 @@ def test_scores_and_differences_of_all_tasks_have_one_scale() -> None:
     assert [layer["encoding"]["x"]["field"] for layer in found.spec["layer"]] == [
         "x",
         "low",
-        "other",
         "value",
+        "other",
     ]
     assert found.spec["datasets"].keys() == {layer["data"]["name"] for layer in found.spec["layer"]}
     seeds = [values for values in found.spec["datasets"].values() if "other" in values[0]]

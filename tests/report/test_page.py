@@ -24,7 +24,7 @@ from helpers.runs import HOSTILE
 from palm.cli import main
 from palm.core.logging import logger
 from palm.report.history import read_history
-from palm.report.page import headline, next_step, page_title
+from palm.report.page import headline, next_step, page_title, run_step
 from palm.report.run import read_run
 from palm.train.callbacks import Ended, ScoredRows
 from palm.train.verdict import Verdict, minus, score_text, verdict_of
@@ -379,14 +379,15 @@ def test_a_run_that_was_stopped_begins_again_or_goes_on(run: Path) -> None:
     found = read_run(run)
     stopped = replace(found.history, end=Ended(7, "stopped", error="the gradient's norm is inf."))
     again = f"palm train {run / 'resolved_config.yaml'}"
-    assert next_step(replace(found, history=stopped, checkpoints=()), Verdict("cls")) == (
+    assert run_step(replace(found, history=stopped, checkpoints=())) == (
         "Mend what stopped the run, then start it again.",
         f"{again} --overwrite true",
     )
-    assert next_step(replace(found, history=stopped, checkpoints=[5]), Verdict("cls")) == (
+    assert run_step(replace(found, history=stopped, checkpoints=[5])) == (
         "Mend what stopped the run, then finish it.",
         f"{again} --resume auto",
     )
+    assert run_step(found) == ("", "")
     assert next_step(found, Verdict("cls"))[0] == "It was not evaluated; give it a dev_file."
 
 

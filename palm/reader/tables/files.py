@@ -471,6 +471,12 @@ def shown_path(path: Path) -> str:
     return f"{selection.table} ({part} rows, chosen by {', '.join(selection.settings)})"
 
 
+def shown_name(path: Path) -> str:
+    """Return the name of a table without its folder; that of a selection with the part of its rows."""
+    part = path.name.removesuffix(SUFFIX).rpartition(".")[2]
+    return f"{table_of(path).name} ({part})" if is_selection(path) else path.name
+
+
 def is_remote(path: Path) -> bool:
     """Check whether a URL is among the files of a table or selection."""
     return any(map(is_url, parts_of(table_of(path))))
