@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from palm.backbone import BACKBONES
-from palm.check.data import SEVERITIES, Files, Problem, Severity, TaskData, data_of
+from palm.check.data import SEVERITIES, FileCheck, Files, Problem, Severity, TaskData, data_of
 from palm.check.planning import Cost, RunPlan, measured, plan_of
 from palm.config.settings import RunSettings
 from palm.controller.controller import Controller
@@ -23,8 +23,11 @@ from palm.core.device import device_of
 from palm.core.errors import ConfigError, DataError, PalmError, ResourceError, StorageError
 from palm.core.group import count_devices
 from palm.core.logging import aligned, collected_warnings
+from palm.core.process import duration
 from palm.paradigm import HEADS
 from palm.reader import READERS, Reader
+from palm.reader.inspection import MOST_LETTERS
+from palm.reader.tables.columns import cut
 from palm.reader.tables.files import shown_path
 from palm.train.checkpoint import compared
 from palm.train.folder import RunFolder
@@ -73,6 +76,34 @@ class Check:
     def is_fine(self, strict: bool = False) -> bool:
         """Check that there are no errors; with `strict`, no warnings either."""
         return not (self.counts["error"] or (strict and self.counts["warning"]))
+
+    def __str__(self) -> str:
+        """Describe everything; problems and the number of each kind are the last lines."""
+        files = [(task.task, file) for task in self.data for file in task.files]
+        sections = {
+            "Data": [*_data(self), *(line for task, file in files for line in _about(task, file))],
+            "First rows, as the model sees them": [
+                f"{task.task}: {cut(file.first_row, MOST_LETTERS)}"
+                for task in self.data
+                for file in task.files[:1]
+                if file.first_row
+            ],
+            "Wiring": self.wiring,
+            "Plan": [] if self.plan is None else _plan(self.plan),
+            "Cost, measured on a few real steps": [] if self.cost is None else _cost(self.cost),
+        }
+        lines: list[str] = []
+        for title, found in sections.items():
+            if found:
+                lines += [title, *(f"  {line}" for line in found), ""]
+        problems = [*map(str, self.problems), ""] if self.problems else []
+        return "\n".join([*lines, *problems, self.verdict])
+
+    @property
+    def verdict(self) -> str:
+        """One line with the number of problems and the duration of the check."""
+        counted = [f"{count} {name}{'s' if count != 1 else ''}" for name, count in self.counts.items()]
+        return f"{self.name}: {', '.join(counted) or 'no problems'} ({self.seconds:.1f} s)"
 
 
 def check(
@@ -250,3 +281,97 @@ def _plan_problems(plan: RunPlan, settings: RunSettings) -> Iterator[Problem]:
             yield Problem("note", "padding", task.task, finding, remedy)
     if settings.early_stopping_patience > 0:
         yield Problem("note", "early_stopping", "", "the run may stop before its last step (early stopping)")
+
+
+# The check as text
+
+MOST_LABELS = 6
+"""Maximum number of labels in a line."""
+
+
+def _data(check: Check) -> list[str]:
+    title = "tokens median / 95 % / most"
+    table = [("task", "file", "examples", "rows", title, "cut", "[UNK]", "repeated", "in train")]
+    for task in check.data:
+        for file in task.files:
+            found = file.counts.summary()
+            lengths = [str(int(found["tokens"][n])) for n in ("median", "95 %", "most") if found["tokens"]]
+            most_cut = max((count for count, _, _ in file.facts.cut.values()), default=0)
+            table.append(
+                (
+                    task.task,
+                    file.role,
+                    f"{found['examples']:,}",
+                    f"{found['rows']:,}",
+                    "/".join(lengths),
+                    f"{100 * most_cut / max(1, found['examples']):.1f} %",
+                    f"{100 * file.facts.unknown / max(1, file.facts.tokens):.1f} %",
+                    str(file.repeated),
+                    str(task.leaks.get(file.role, "")),
+                )
+            )
+    return aligned(table) if table[1:] else []
+
+
+def _about(task: str, file: FileCheck) -> Iterator[str]:
+    """Describe the choice of a file's rows, its labels, and its lengths."""
+    place = f"{task} {file.role}: "
+    found = file.counts.summary()
+    if file.chosen_by:
+        yield f"{place}chosen from {file.table} by {', '.join(file.chosen_by)}"
+    if file.counts.values:
+        least, total, largest = file.counts.values
+        mean = total / file.counts.examples
+        yield f"{place}labels from {least:g} to {largest:g}, {mean:.4g} on average"
+    elif found["labels"]:
+        kind = f"tags in {file.scheme}: " if file.scheme else ""
+        more = len(file.counts.labels) - MOST_LABELS
+        labels = [f"{name} {count:,}" for name, count in found["labels"][:MOST_LABELS]]
+        yield place + kind + ", ".join([*labels, *([f"{more} more labels"] if more > 0 else [])])
+
+
+def _plan(plan: RunPlan) -> list[str]:
+    rates = [rate for _, rate in plan.rates]
+    main = next(each for each in plan.tasks if each.task == plan.main)
+    epochs = round(main.planned / main.steps_per_epoch, 2)
+    return [
+        *aligned(
+            [
+                (
+                    *("task", "", "steps per epoch", "planned", "drawn", "epochs"),
+                    *("rows per step", "tokens per step", "padding"),
+                ),
+                *(
+                    (
+                        each.task,
+                        "target" if each.is_target else "auxiliary",
+                        str(each.steps_per_epoch),
+                        str(each.planned),
+                        str(each.drawn),
+                        f"{each.epochs:g}",
+                        f"{each.rows_per_step:g}",
+                        f"{each.tokens_per_step:.0f}",
+                        f"{100 * each.padding:.0f} %",
+                    )
+                    for each in plan.tasks
+                ),
+            ]
+        ),
+        f"{plan.steps} steps, {epochs:g} epochs of {plan.main}",
+        f"learning rate from {rates[0]:.3g} via {max(rates):.3g} to {rates[-1]:.3g}",
+        f"padding is {'not computed: the encoder packs' if plan.packs else 'computed by the encoder'}",
+    ]
+
+
+def _cost(cost: Cost) -> list[str]:
+    slowest = max(cost.fullest, key=cost.fullest.__getitem__)
+    parts = [f"about {duration(cost.training)} of steps ({duration(cost.step)} each)"]
+    parts.append(f"the fullest step takes {duration(cost.fullest[slowest])} ({slowest})")
+    if cost.memory_bytes is not None:
+        parts.append(f"at most {cost.memory_bytes / 2**30:.2f} GiB of memory")
+    starts = [
+        f"{task} begins with a loss of {loss:.3g}"
+        + f", and a gradient of {norm:.3g} on the encoder" * (norm > 0)
+        for task, (loss, norm) in cost.starts.items()
+    ]
+    return [", ".join(parts), *starts]

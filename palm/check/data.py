@@ -33,7 +33,7 @@ from palm.reader.inspection import (
     texts_of,
     tokenizer_of,
 )
-from palm.reader.rows import BadRows, Rows, TextFacts
+from palm.reader.rows import BadRows, Rows, TextFacts, part_of
 from palm.reader.tables.columns import cut
 from palm.reader.tables.files import files_of, is_data, is_selection, read_selection, shown_name, table_of
 
@@ -328,13 +328,13 @@ class TaskData:
         file.repeated = len(same)
         total = file.counts.examples
         if len(same):
-            finding = f"{file.name}: {_part(len(same), total)} rows repeat an earlier one{BUT_FOR_CASE}"
+            finding = f"{file.name}: {part_of(len(same), total)} rows repeat an earlier one{BUT_FOR_CASE}"
             remedy = "remove them, or they count twice"
             remedy += " in every score" if file.role != "train" else ""
             severity: Severity = "warning" if len(same) >= MANY * total else "note"
             self.add(severity, "duplicates", finding, remedy, _lines_of(same, file, file))
         if len(clash):
-            part = _part(len(clash), total)
+            part = part_of(len(clash), total)
             finding = f"{file.name}: {part} rows have the text of an earlier row and a different label"
             remedy = "decide which label is right; the model can only learn one of them"
             self.add("warning", "contradictions", finding, remedy, _lines_of(clash, file, file))
@@ -370,7 +370,7 @@ class TaskData:
             codes.add(code)
             self.add("note" if few else "warning", code, f"{name}: {message}", remedy)
         if not codes & {"case", "unknown"} and facts.unknown > MANY * facts.tokens:
-            finding = f"{name}: {_part(facts.unknown, facts.tokens)} tokens are [UNK]"
+            finding = f"{name}: {part_of(facts.unknown, facts.tokens)} tokens are [UNK]"
             self.add("note", "unknown", finding, "check whether the task needs these words")
 
     def _check_labels(self, file: FileCheck) -> None:
@@ -406,7 +406,7 @@ class TaskData:
         total = sum(kinds.values())
         least = min(kinds.values())
         if len(kinds) > 1 and most >= max(DOMINANT * total, RARE * least):
-            finding = f"{name}: {common!r} is the label of {_part(most, total)}, the rarest has {least}"
+            finding = f"{name}: {common!r} is the label of {part_of(most, total)}, the rarest has {least}"
             remedy = "a model that always predicts it has that accuracy: look at macro_f1 too"
             self.add("note", "imbalance", finding, remedy)
 
@@ -415,7 +415,7 @@ class TaskData:
         seen = shared(train.digests.normalised, other.digests.normalised)
         self.leaks[other.role] = len(seen)
         if len(seen):
-            part = _part(len(seen), other.counts.examples)
+            part = part_of(len(seen), other.counts.examples)
             finding = f"{other.table.name} ({other.role}): {part} rows are also in {train.name}{BUT_FOR_CASE}"
             if count := len(contradicting(seen, train.digests.labels, other.digests.labels)):
                 finding += f"; {count} of them with a different label"
@@ -445,7 +445,3 @@ def _several(labels: Sequence[str]) -> str:
     if len(labels) == 1:
         return f"the label {labels[0]!r} is"
     return f"{len(labels)} labels ({', '.join(shortened([*map(repr, labels)], 5))}) are"
-
-
-def _part(count: int, total: int) -> str:
-    return f"{count} of {total} ({100 * count / max(1, total):.1f} %)"

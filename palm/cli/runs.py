@@ -28,7 +28,6 @@ def check_run(options: argparse.Namespace) -> None:
     (with --strict, also for a warning), and 2 if the command line is wrong.
     """
     from palm.check import check
-    from palm.check.text import text_of_check
     from palm.core.io import write_text
 
     if options.output is not None and options.output.suffix == ".html":
@@ -39,9 +38,9 @@ def check_run(options: argparse.Namespace) -> None:
         options.settings,
         measure=not options.no_measure,
     )
-    cli.write_line(text := text_of_check(findings))
+    cli.write_line(findings)
     if options.output is not None:
-        write_text(options.output, text + "\n")
+        write_text(options.output, f"{findings}\n")
     if not findings.is_fine(options.strict):
         raise SystemExit(ExitCode.FOUND)
 

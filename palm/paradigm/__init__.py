@@ -2,7 +2,7 @@
 
 from palm.paradigm.base import HEADS, Head
 from palm.paradigm.choices import MultipleChoice, Ranking
-from palm.paradigm.cls import Classify
+from palm.paradigm.class_head import Classify
 from palm.paradigm.embedding import Embedding
 from palm.paradigm.match import Match
 from palm.paradigm.mlm import MaskLM

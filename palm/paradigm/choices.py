@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from palm.core.component import choice_problems, raise_any
 from palm.core.saved import NO_LABEL, Specs, Tensors, TensorSpec
 from palm.paradigm.base import HEADS
-from palm.paradigm.class_head import ClassHead
-from palm.paradigm.class_loss import SMALLEST
+from palm.paradigm.class_head import SMALLEST, ClassHead
 from palm.paradigm.mrc import PADDING_LOGIT
 from palm.paradigm.regression import ScoreHead
 

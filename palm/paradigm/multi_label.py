@@ -14,8 +14,7 @@ from torch.nn import functional as F
 
 from palm.core.saved import NO_LABEL, Tensors
 from palm.paradigm.base import HEADS, Judged
-from palm.paradigm.class_head import ClassHead
-from palm.paradigm.class_loss import ClassLoss
+from palm.paradigm.class_head import ClassHead, ClassLoss
 
 Floats = npt.NDArray[np.floating[Any]]
 

@@ -12,8 +12,7 @@ from palm.core.component import positive_problems, raise_any
 from palm.core.errors import ConfigError
 from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import HEADS, TokenHead, values_by_row
-from palm.paradigm.class_head import WeightedHead
-from palm.paradigm.class_loss import label_error
+from palm.paradigm.class_head import WeightedHead, label_error
 from palm.paradigm.crf import LinearChainCRF
 
 

@@ -15,7 +15,7 @@ from palm.core.component import count_problems, raise_any
 from palm.core.layers import init_weights
 from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Head, head_problems
-from palm.paradigm.class_loss import label_error
+from palm.paradigm.class_head import label_error
 
 ScoredSpan = tuple[int, int, int, float]
 """First word, first word after the span, label and probability."""

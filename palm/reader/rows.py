@@ -338,14 +338,14 @@ class TextFacts:
         if self.capitals:
             yield Remark(
                 "case",
-                f"{_fraction(self.capitals, self.texts)} texts have capital letters, but the vocabulary "
+                f"{part_of(self.capitals, self.texts)} texts have capital letters, but the vocabulary "
                 f"{vocab_path} only has lower-case words",
                 "set do_lower_case: True",
             )
         elif self.unknown > MAX_UNKNOWN * self.tokens:
             yield Remark(
                 "unknown",
-                f"{_fraction(self.unknown, self.tokens)} tokens are not in the vocabulary {vocab_path}",
+                f"{part_of(self.unknown, self.tokens)} tokens are not in the vocabulary {vocab_path}",
                 "check that it is the vocabulary for these texts, and that do_lower_case is right for it",
             )
         elif self.letters < MIN_LETTERS * self.ascii_tokens:
@@ -353,11 +353,11 @@ class TextFacts:
             found = f"tokens have {mean:.1f} letters on average, so words are split into many subwords"
             yield Remark("pieces", found, f"check that {vocab_path} is the vocabulary for these texts")
         if self.empty:
-            found = f"{_fraction(self.empty, self.texts)} texts have no tokens"
+            found = f"{part_of(self.empty, self.texts)} texts have no tokens"
             yield Remark("empty", found, "check them for stray characters")
         for what, (count, total, setting) in self.cut.items():
             if count:
-                found = f"{_fraction(count, total)} {what} are too long and were cut"
+                found = f"{part_of(count, total)} {what} are too long and were cut"
                 yield Remark("truncation", found, f"raise {setting}")
 
     def warnings(self, path: str, vocab_path: Path) -> Iterator[str]:
@@ -366,8 +366,9 @@ class TextFacts:
             yield f"{path}: {remark.found}; {remark.remedy}"
 
 
-def _fraction(count: int, total: int) -> str:
-    return f"{count} of {total} ({100 * count / total:.1f} %)"
+def part_of(count: int, total: int) -> str:
+    """Return `3 of 60 (5.0 %)`."""
+    return f"{count} of {total} ({100 * count / max(1, total):.1f} %)"
 
 
 Ints = npt.NDArray[np.integer]

@@ -15,7 +15,6 @@ from helpers import tiny
 from helpers.shared import SHARED, needs_shared
 from palm.check import Check, check
 from palm.check.data import TaskData, data_of
-from palm.check.text import text_of_check
 from palm.cli import main
 from palm.reader import READERS
 from palm.reader.inspection import Role
@@ -255,7 +254,7 @@ def test_the_scheme_of_tags_is_told(folder: Path, tags: str, scheme: str) -> Non
     reader = READERS["seq_label"](vocab_path=folder / "vocab.txt", max_seq_len=16, label_map=names)
     found = data_of("tags", reader, {"train": folder / "train.tsv"})
     assert found.files[0].scheme == scheme
-    assert f"tags train: tags in {scheme}: " in text_of_check(Check("c", [], [found]))
+    assert f"tags train: tags in {scheme}: " in str(Check("c", [], [found]))
 
 
 def test_a_task_that_another_one_drowns_is_named(folder: Path) -> None:

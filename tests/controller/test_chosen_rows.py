@@ -15,7 +15,6 @@ from helpers import article, tiny
 from helpers.messages import raises
 from helpers.reader_files import write_rows
 from palm.check import check
-from palm.check.text import text_of_check
 from palm.config import yaml_text
 from palm.controller.controller import Controller
 from palm.controller.rows import RowKeys, sample, split
@@ -144,7 +143,7 @@ def test_a_check_shows_which_rows_are_chosen_and_where_they_are_found_again(fold
     for file in task.files[:2]:
         assert file.table == folder / "all.jsonl"
         assert file.chosen_by == {"where": {"lang": ["en", "de"]}, "split": {"dev": 0.2, "seed": 3}}
-        assert f"intent: chosen from {file.table} by where, split" in text_of_check(found)
+        assert f"intent: chosen from {file.table} by where, split" in str(found)
     Controller(made, argv=[]).train()
     again = Controller(made, for_train=False, argv=[]).chosen.tasks[0]
     assert again.settings.dev_file == folder / "out" / "intent.dev.rows.json"

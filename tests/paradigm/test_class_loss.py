@@ -15,7 +15,7 @@ from helpers import tiny
 from palm.core.errors import ConfigError
 from palm.core.saved import NO_LABEL
 from palm.paradigm import Classify, Match, SequenceLabel
-from palm.paradigm.class_loss import ClassLoss
+from palm.paradigm.class_head import ClassLoss
 
 WEIGHTS = [0.5, 2.0, 1.0, 0.0]
 

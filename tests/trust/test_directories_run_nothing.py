@@ -186,7 +186,8 @@ def test_a_component_of_another_kind_is_refused_before_it_is_built(folder: Path)
         READERS["os.system"]
     with pytest.raises(PalmError, match=r"the reader 'palm\.paradigm\.Classify'"):
         READERS["palm.paradigm.Classify"]
-    model = saved.forge(saved.model(folder), "config.json", named("reader", "palm.paradigm.cls.Classify"))
+    head = named("reader", "palm.paradigm.class_head.Classify")
+    model = saved.forge(saved.model(folder), "config.json", head)
     with pytest.raises(StorageError, match="names the reader '"):
         palm.load_model(model)
 
