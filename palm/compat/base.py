@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from palm.backbone import BACKBONES, Backbone
-from palm.compat.reader.loading import loading
+from palm.compat.reader.base_reader import loading
 from palm.config import yaml_text
 from palm.config.run import ComponentConfig, RunConfig, config_of
 from palm.config.settings import RunSettings

@@ -12,7 +12,7 @@ import torch
 from palm.backbone import Backbone
 from palm.compat.base import Forward, TrainerBase, own_steps, seed_of
 from palm.compat.conventions import checked_phase
-from palm.compat.reader.loading import LoadingReader
+from palm.compat.reader.base_reader import LoadingReader
 from palm.compat.trainer import Trainer, logged_work, results_of
 from palm.core.component import raise_any, type_problems, unknown
 from palm.core.errors import ConfigError, PalmError, WiringError

@@ -16,10 +16,9 @@ import torch
 
 from palm.backbone import Backbone
 from palm.compat.base import Forward, TrainerBase, own_steps, require, seed_of
-from palm.compat.conventions import checked_phase
-from palm.compat.head.results import Results, own_results
+from palm.compat.conventions import Results, checked_phase, own_results
 from palm.compat.reader import base_reader
-from palm.compat.reader.loading import LoadingReader, loading
+from palm.compat.reader.base_reader import LoadingReader, loading
 from palm.core.component import number_problems, path_problems, raise_any, type_problems
 from palm.core.device import device_of, resolved
 from palm.core.errors import ConfigError, PalmError, WiringError

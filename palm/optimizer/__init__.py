@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from palm.optimizer import lr_sched
-from palm.optimizer.base import OPTIMIZERS, GradClipType, Optimizer, ParameterGroups, clip
-from palm.optimizer.optimizers import AdamW, AdamWDL, Lamb, layerwise_lr_decay, trust_ratios
+from palm.optimizer.optimizers import (
+    OPTIMIZERS,
+    AdamW,
+    AdamWDL,
+    GradClipType,
+    Lamb,
+    Optimizer,
+    ParameterGroups,
+    clip,
+    layerwise_lr_decay,
+    trust_ratios,
+)
 
 __all__ = [
     "OPTIMIZERS",

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from palm import paradigm
-from palm.compat.conventions import checked_phase
+from palm.compat.conventions import Results, checked_phase
 from palm.compat.head import base_head
-from palm.compat.head.results import Results
 from palm.paradigm import Head
 
 __all__ = ["MRC", "Classify", "Head", "MaskLM", "Match", "SequenceLabel", "base_head"]

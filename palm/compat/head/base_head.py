@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from palm.compat.conventions import Declaring, specs_of
-from palm.compat.head.results import Results
+from palm.compat.conventions import Declaring, Results, specs_of
 from palm.core.saved import Specs, Tensors
 
 Declared = Mapping[str, Mapping[str, Any]]

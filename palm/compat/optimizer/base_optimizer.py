@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from palm.optimizer import base
+from palm import optimizer
 
 
-class Optimizer(base.Optimizer):
+class Optimizer(optimizer.Optimizer):
     """The base class of optimizers in PaddlePALM 2.x.
 
     A subclass has the method `_build`, which returns a torch optimizer of the parameters in `_prog`. As in

@@ -11,7 +11,7 @@ from typing import Any
 
 from palm import reader
 from palm.compat.reader import base_reader
-from palm.compat.reader.loading import LoadingReader
+from palm.compat.reader.base_reader import LoadingReader
 from palm.reader.predictions import Record
 
 __all__ = [
