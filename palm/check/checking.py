@@ -81,7 +81,11 @@ class Check:
         """Describe everything; problems and the number of each kind are the last lines."""
         files = [(task.task, file) for task in self.data for file in task.files]
         sections = {
-            "Data": [*_data(self), *(line for task, file in files for line in _about(task, file))],
+            "Data": [
+                *_data(self),
+                *_chosen(files),
+                *(line for task, file in files for line in _about(task, file)),
+            ],
             "First rows, as the model sees them": [
                 f"{task.task}: {cut(file.first_row, MOST_LETTERS)}"
                 for task in self.data
@@ -313,12 +317,21 @@ def _data(check: Check) -> list[str]:
     return aligned(table) if table[1:] else []
 
 
+def _chosen(files: Sequence[tuple[str, FileCheck]]) -> Iterator[str]:
+    """Name the tasks whose rows were chosen from a table, and by which settings."""
+    found: dict[str, list[str]] = {}
+    for task, file in files:
+        if file.chosen_by:
+            how = f"chosen from {file.table} by {', '.join(file.chosen_by)}"
+            found.setdefault(how, []).append(task)
+    for how, tasks in found.items():
+        yield f"{', '.join(dict.fromkeys(tasks))}: {how}"
+
+
 def _about(task: str, file: FileCheck) -> Iterator[str]:
-    """Describe the choice of a file's rows, its labels, and its lengths."""
+    """Describe the labels of a file."""
     place = f"{task} {file.role}: "
     found = file.counts.summary()
-    if file.chosen_by:
-        yield f"{place}chosen from {file.table} by {', '.join(file.chosen_by)}"
     if file.counts.values:
         least, total, largest = file.counts.values
         mean = total / file.counts.examples
