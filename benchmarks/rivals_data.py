@@ -6,7 +6,8 @@
 `data/snips` of a checkout of github.com/MiuLab/SlotGated-SLU; MixSNIPS (one to three of these intents in a
 row, https://aclanthology.org/2020.findings-emnlp.163) is `data/MixSNIPS_clean` of github.com/LooperXX/AGIF:
 its dev rows are drawn from for training, its test rows are scored. Test rows are 500 of each set, drawn once,
-with the shares that labels have among all of its test rows.
+with the shares that labels have among all of its test rows. For `lora.py`, `snips_both` has intents and slots
+of SNIPS in tables, all rows of each part, those to train in a drawn order.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from arguments import new_parser
 
 Row = dict[str, Any]
 TEST_ROWS = 500
+LORA_PARTS = {"train": "train", "dev": "valid", "test": "test"}
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -47,6 +49,26 @@ def snips(folder: Path, part: str, has_slots: bool) -> list[Row]:
     if has_slots:
         return [{"text_a": w.split(), "label": t.split()} for w, t in zip(words, tags, strict=True)]
     return [{"text_a": w, "label": i.strip()} for w, i in zip(words, intents, strict=True)]
+
+
+def write_for_lora(folder: Path, output: Path) -> None:
+    """Write `slot` and `intent` of the same rows: train.tsv, dev.tsv, test.tsv and label_map.json each."""
+    for task, has_slots in (("slot", True), ("intent", False)):
+        (output / task).mkdir(parents=True, exist_ok=True)
+        parts = {name: snips(folder, own, has_slots) for name, own in LORA_PARTS.items()}
+        random.Random(0).shuffle(parts["train"])
+        labels = sorted({label for row in parts["train"] for label in each_label(row)})
+        ids = {label: number for number, label in enumerate(labels)}
+        (output / task / "label_map.json").write_text(json.dumps(ids))
+        for part, rows in parts.items():
+            lines = [
+                f"{' '.join(row['text_a'])}\t{' '.join(row['label'])}"
+                if has_slots
+                else f"{' '.join(row['text_a'].split())}\t{ids[row['label']]}"
+                for row in rows
+            ]
+            text = "\n".join(["text_a\tlabel", *lines, ""])
+            (output / task / f"{part}.tsv").write_text(text, encoding="utf-8")
 
 
 def mixed(folder: Path, part: str) -> list[Row]:
@@ -96,6 +118,7 @@ def main() -> None:
         print(
             f"{name}: {len(rows['train'])} training rows, {len(rows['test'])} test rows, {len(counts)} labels"
         )
+    write_for_lora(args.snips, args.output / "snips_both")
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ def of_sets(args: Namespace, case: str, seed: int, folder: Path) -> tuple[dict[s
     """The target's task and the helper's, and the test file."""
     target, kind, helper, other = CASES[case]
     tasks = {}
+    test = args.data / target / "test.jsonl"
     for name, its_set, its_kind in (("target", target, kind), ("helper", helper, other)):
         rows = read(args.data / its_set / "train.jsonl")
         # One order for sets of the same sentences, so the helper has other sentences than the target.
@@ -83,8 +84,10 @@ def of_sets(args: Namespace, case: str, seed: int, folder: Path) -> tuple[dict[s
             rows = [without_roles(row) for row in rows]
         own = rows[: args.rows] if name == "target" else rows[args.rows :][: args.helper_rows]
         file = write(folder / f"{name}.jsonl", own)
-        tasks[name] = task_of(its_kind, [row["label"] for row in rows], file)
-    return tasks, str(args.data / target / "test.jsonl")
+        # Labels that only test rows have are labels, too, or the test file would be refused.
+        labels = [row["label"] for row in (*rows, *(read(test) if name == "target" else []))]
+        tasks[name] = task_of(its_kind, labels, file)
+    return tasks, str(test)
 
 
 def of_table(args: Namespace, case: str, seed: int, folder: Path) -> tuple[dict[str, Row], str]:
