@@ -67,14 +67,30 @@ def _refused(event: Any) -> None:
     raise AssertionError(f"a finished run trains: {event}")
 
 
-def test_a_finished_run_that_should_be_longer_is_not_trained_anew_by_resume(folder: Path) -> None:
-    constant = {"lr_scheduler": "constant", "warmup_proportion": 0}
-    controller(folder, "cls", num_epochs=1, **constant).train()
-    before = contents(folder / "out")
-    with pytest.raises(StorageError, match="overwrite: true") as caught:
-        controller(folder, "cls", num_epochs=2, resume="auto", **constant).train()
-    assert "resume: auto" not in str(caught.value)  # there is no checkpoint to continue
-    assert contents(folder / "out") == before
+@pytest.mark.parametrize(
+    ("common", "second", "told"),
+    [
+        # There is no checkpoint to continue, so `resume: auto` is no way on.
+        (
+            {"lr_scheduler": "constant", "warmup_proportion": 0},
+            {"num_epochs": 2, "resume": "auto"},
+            "overwrite: true",
+        ),
+        ({}, {"overwrite": True, "start_from": "out/cls/infer_model"}, "infer_model is needed"),
+        ({"save_path": "."}, {"overwrite": True}, "cls.tsv is needed"),
+    ],
+    ids=["a longer run", "a start from its model", "a folder with the data"],
+)
+def test_a_finished_run_is_neither_trained_anew_nor_moved_where_that_takes_something_away(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, common: dict[str, Any], second: dict[str, Any], told: str
+) -> None:
+    monkeypatch.chdir(folder)
+    controller(folder, "cls", **{"num_epochs": 1, **common}).train()
+    before = contents(folder)
+    with pytest.raises(StorageError, match=told) as caught:
+        controller(folder, "cls", **{"num_epochs": 1, **common, **second}).train()
+    assert "resume: auto" not in str(caught.value)
+    assert contents(folder) == before
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -102,23 +118,6 @@ def test_a_run_that_fails_in_its_first_step_has_lost_no_model(folder: Path) -> N
     assert contents(folder / "out.previous") == before
     controller(folder, "cls", num_epochs=1, overwrite=True).train()  # nothing came of the failed one
     assert contents(folder / "out.previous") == before
-
-
-def test_a_model_of_the_earlier_run_cannot_be_the_start_of_the_one_that_moves_it(folder: Path) -> None:
-    controller(folder, "cls", num_epochs=1).train()
-    before = contents(folder / "out")
-    last = {"start_from": str(folder / "out" / "cls" / "infer_model")}
-    with pytest.raises(StorageError, match="infer_model is needed"):
-        controller(folder, "cls", num_epochs=1, overwrite=True, **last).train()
-    assert contents(folder / "out") == before
-
-
-def test_a_folder_with_files_that_the_run_reads_is_not_moved(folder: Path) -> None:
-    controller(folder, "cls", num_epochs=1, save_path=str(folder)).train()
-    before = contents(folder)
-    with pytest.raises(StorageError, match=r"cls\.tsv is needed"):
-        controller(folder, "cls", num_epochs=1, save_path=str(folder), overwrite=True).train()
-    assert contents(folder) == before
 
 
 def test_a_changed_setting_is_named_and_the_record_of_the_old_run_stays(folder: Path) -> None:

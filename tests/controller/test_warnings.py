@@ -236,15 +236,18 @@ def test_pairs_of_one_label_are_reported(folder: Path, caplog: pytest.LogCapture
         assert "all 6 training rows" in line
 
 
-def test_for_cn_is_accepted_with_a_warning_where_it_has_no_effect(
-    folder: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("task", "own", "name"),
+    [("mrc", {"for_cn": True}, "for_cn"), ("cls", {"paradigm": "regression"}, "n_classes ")],
+)
+def test_a_setting_that_a_task_does_not_use_is_accepted_with_a_warning(
+    folder: Path, caplog: pytest.LogCaptureFixture, task: str, own: dict[str, Any], name: str
 ) -> None:
-    config = tiny.config(folder, "cls", "mrc")
-    for settings in config["tasks"].values():
-        settings["for_cn"] = True
+    config = tiny.config(folder, "cls", "mrc", **{"cls.for_cn": True})
+    config["tasks"][task] |= own
     (line,) = warnings(caplog, config)
-    assert "for_cn" in line
-    assert "'mrc'" in line
+    assert name in line
+    assert f"'{task}'" in line
 
 
 def test_pairs_whose_number_or_negatives_are_not_used_are_reported(
@@ -261,14 +264,6 @@ def test_pairs_whose_number_or_negatives_are_not_used_are_reported(
     config["tasks"]["cls"]["learning_strategy"] = "similarity"
     caplog.clear()
     assert warnings(caplog, config) == []
-
-
-def test_n_classes_of_a_regression_is_reported(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    config = tiny.config(folder, "cls")
-    config["tasks"]["cls"]["paradigm"] = "regression"
-    (line,) = warnings(caplog, config)
-    assert "n_classes " in line
-    assert "'cls'" in line
 
 
 @pytest.mark.parametrize(

@@ -116,34 +116,22 @@ def test_settings_that_leave_no_room_are_refused_together(vocab: Path) -> None:
 # ---- targets ----
 
 
-def test_only_windows_with_the_whole_answer_are_trained_on(reader: MRCReader, tmp_path: Path) -> None:
-    path = write_squad(tmp_path, (CONTEXT, [asked("q1", "What is near the door?", ("old, near", 33))]))
-
-    rows = encoded(reader, path, with_targets=True)
-
-    assert [span_text(reader, rows, row) for row in range(len(rows))] == ["old , near"] * 2
-
-
-def test_chinese_answers_map_to_their_characters(reader: MRCReader, tmp_path: Path) -> None:
-    path = write_squad(tmp_path, ("中国的首都是北京。", [asked("q1", "中国的首都在哪里", ("北京", 6))]))
-
-    rows = encoded(reader, path, with_targets=True)
-
-    assert span_text(reader, rows, 0) == "北 京"
-
-
-def test_part_of_a_word_maps_to_the_pieces_that_hold_it(reader: MRCReader, tmp_path: Path) -> None:
-    path = write_squad(tmp_path, ("a b12cd boat", [asked("q1", "what", ("12", 3))]))
-
-    assert span_text(reader, encoded(reader, path, with_targets=True), 0) == "##1 ##2"
-
-
-def test_of_several_answers_the_first_that_stands_in_the_context_counts(
-    reader: MRCReader, tmp_path: Path
+@pytest.mark.parametrize(
+    ("context", "question", "answers", "targets"),
+    [
+        (CONTEXT, "What is near the door?", [("old, near", 33)], ["old , near"] * 2),
+        ("中国的首都是北京。", "中国的首都在哪里", [("北京", 6)], ["北 京"]),
+        ("a b12cd boat", "what", [("12", 3)], ["##1 ##2"]),
+        (CONTEXT, "what", [("boat", 3), ("red", 11), ("boat", 15)], ["red"]),
+    ],
+    ids=["windows with the whole answer", "characters", "part of a word", "the first that stands there"],
+)
+def test_targets_are_the_tokens_of_the_answer(
+    reader: MRCReader, tmp_path: Path, context: str, question: str, answers: Any, targets: list[str]
 ) -> None:
-    path = write_squad(tmp_path, (CONTEXT, [asked("q1", "what", ("boat", 3), ("red", 11), ("boat", 15))]))
-
-    assert span_text(reader, encoded(reader, path, with_targets=True), 0) == "red"
+    path = write_squad(tmp_path, (context, [asked("q1", question, *answers)]))
+    rows = encoded(reader, path, with_targets=True)
+    assert [span_text(reader, rows, row) for row in range(len(rows))] == targets
 
 
 @pytest.mark.parametrize(

@@ -57,18 +57,19 @@ def test_two_texts_are_two_segments(vocab: Path, tmp_path: Path) -> None:
     assert reader.collate(rows, [0], rng_of_row)["segment_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]
 
 
-def test_cls_takes_a_second_text_where_the_file_has_one(vocab: Path, tmp_path: Path) -> None:
-    reader = ClassifyReader(vocab, 6)
-    rows = encoded(reader, table(tmp_path, "label\ttext_a\ttext_b", "0\tthe old boat\tthe door"), True)
-
-    assert words(reader, rows) == "[CLS] the old [SEP] the [SEP]"
-
-
-def test_a_long_text_loses_its_end(vocab: Path, tmp_path: Path) -> None:
-    reader = ClassifyReader(vocab, 5)
-    rows = encoded(reader, table(tmp_path, "label\ttext_a", "0\tthe old new red green"), True)
-
-    assert words(reader, rows) == "[CLS] the old new [SEP]"
+@pytest.mark.parametrize(
+    ("max_seq_len", "lines", "expected"),
+    [
+        (6, ["label\ttext_a\ttext_b", "0\tthe old boat\tthe door"], "[CLS] the old [SEP] the [SEP]"),
+        (5, ["label\ttext_a", "0\tthe old new red green"], "[CLS] the old new [SEP]"),
+    ],
+    ids=["a second text", "a long text"],
+)
+def test_texts_lose_their_ends(
+    vocab: Path, tmp_path: Path, max_seq_len: int, lines: list[str], expected: str
+) -> None:
+    reader = ClassifyReader(vocab, max_seq_len)
+    assert words(reader, encoded(reader, table(tmp_path, *lines), True)) == expected
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 60))

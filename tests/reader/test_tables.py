@@ -281,48 +281,28 @@ def test_rows_that_cannot_be_used_are_left_out_where_the_setting_wants_it(
     assert str(caught.value).count("'9'") == 2
 
 
-@pytest.mark.parametrize("kind", ["tsv", "csv"])
-def test_two_columns_of_one_name_in_a_header_are_refused(vocab: Path, tmp_path: Path, kind: str) -> None:
-    tab = "\t" if kind == "tsv" else ","
-    path = tmp_path / f"a.{kind}"
-    path.write_text(f"label{tab}text_a{tab}label\n1{tab}a{tab}0\n")
-    with pytest.raises(DataError, match=rf"a\.{kind}:1: .*'label' twice"):
-        list(ClassifyReader(vocab, 12, n_classes=2).read(path, True))
-
-
 @pytest.mark.parametrize(
-    ("content", "values"),
+    ("name", "content", "values"),
     [
-        ("label; text_a\n1; a\n", ["'text_a'", "label; text_a", "commas"]),
-        ("label, text_a\n1, a\n", ["'text_a'", "' text_a'", "rename"]),
-        ("\nlabel,text_a\n", ["header", "text_a"]),
-    ],
-)
-def test_a_header_of_another_form_is_reported_with_the_remedy(
-    vocab: Path, tmp_path: Path, content: str, values: list[str]
-) -> None:
-    (tmp_path / "a.csv").write_text(content)
-    with raises(DataError, "a.csv:1:", *values):
-        list(ClassifyReader(vocab, 12, n_classes=2).read(tmp_path / "a.csv", True))
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "value"),
-    [
-        ("a.xlsx", b"PK\3\4\x14\0\6\0", "ZIP"),
-        ("a.zip", b"PK\3\4", "ZIP"),
-        ("a.csv", b"PK\3\4", "ZIP"),
-        ("a.xls", b"\xd0\xcf\x11\xe0\xa1", "Excel"),
-        ("a.pkl", pickle.dumps({"label": [1]}), "pickle"),
+        ("a.tsv", b"label\ttext_a\tlabel\n1\ta\t0\n", ["a.tsv:1: ", "'label' twice"]),
+        ("a.csv", b"label,text_a,label\n1,a,0\n", ["a.csv:1: ", "'label' twice"]),
+        ("a.csv", b"label; text_a\n1; a\n", ["a.csv:1:", "'text_a'", "label; text_a", "commas"]),
+        ("a.csv", b"label, text_a\n1, a\n", ["a.csv:1:", "'text_a'", "' text_a'", "rename"]),
+        ("a.csv", b"\nlabel,text_a\n", ["a.csv:1:", "header", "text_a"]),
+        ("a.xlsx", b"PK\3\4\x14\0\6\0", ["a.xlsx", "ZIP", "CSV"]),
+        ("a.zip", b"PK\3\4", ["a.zip", "ZIP", "CSV"]),
+        ("a.csv", b"PK\3\4", ["a.csv", "ZIP", "CSV"]),
+        ("a.xls", b"\xd0\xcf\x11\xe0\xa1", ["a.xls", "Excel", "CSV"]),
+        ("a.pkl", pickle.dumps({"label": [1]}), ["a.pkl", "pickle", "CSV"]),
         # The time of compression would give each test process another name for this test.
-        ("a.csv", gzip.compress(b"label,text_a\n", mtime=0), ".gz"),
+        ("a.csv", gzip.compress(b"label,text_a\n", mtime=0), ["a.csv", ".gz", "CSV"]),
     ],
 )
-def test_files_of_other_programs_are_refused_by_what_they_are(
-    vocab: Path, tmp_path: Path, name: str, content: bytes, value: str
+def test_a_header_or_a_file_of_another_form_is_refused_with_the_remedy(
+    vocab: Path, tmp_path: Path, name: str, content: bytes, values: list[str]
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    with raises(DataError, name, value, "CSV"):
+    with raises(DataError, *values):
         list(ClassifyReader(vocab, 12, n_classes=2).read(tmp_path / name, True))
 
 
