@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,13 +60,12 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def data_cache() -> Iterator[None]:
-    """No test uses the data cache of whoever runs it."""
-    with (
-        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("PALM_DATA_CACHE", folder)
+def data_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test uses the data cache of whoever runs it; the workers of a test run share one."""
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PALM_DATA_CACHE", str(folder / "data-cache"))
         yield
 
 
