@@ -143,20 +143,19 @@ def evaluate(options: argparse.Namespace) -> None:
     from palm.core.group import is_main_process
     from palm.train.evaluation import json_ready
 
-    scores: Any
     if _names_model(options, "model", "input"):
-        models = _load_models(options)
-        found = {task: model.evaluate(options.input, options.metric) for task, model in models.items()}
-        by_task = {task: json_ready(each) for task, each in found.items()}
-        scores = by_task if len(by_task) > 1 else next(iter(by_task.values()))
-    elif not (options.task or options.inference_model_dir):
-        found = _open_controller(options).evaluate_all()
-        scores = {task: json_ready(each) for task, each in found.items()}
+        models = _load_models(options).items()
+        found = {task: model.evaluate(options.input, options.metric) for task, model in models}
     else:
         controller = _open_controller(options)
-        tasks = _chosen(options, controller, "dev_file")
-        place = options.inference_model_dir
-        scores = {task: json_ready(controller.evaluate(task, place)) for task in tasks}
+        if options.task or options.inference_model_dir:
+            tasks = _chosen(options, controller, "dev_file")
+            found = {task: controller.evaluate(task, options.inference_model_dir) for task in tasks}
+        else:
+            found = controller.evaluate_all()
+    scores: Any = {task: json_ready(each) for task, each in found.items()}
+    if options.config is None and len(scores) == 1:
+        (scores,) = scores.values()
     if is_main_process():
         cli.write_line(cli.json_text(scores, indent=None))
 

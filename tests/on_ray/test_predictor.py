@@ -79,9 +79,8 @@ def test_a_row_that_cannot_be_predicted_has_an_error_and_costs_no_other(trained:
 
 
 def test_several_tasks_read_a_row_together(trained: Path) -> None:
-    joint = palm.ray._model_of(trained / "out" / "cls" / "infer_model", None)[0]
-    other = palm.load_model(trained / "out" / "mlm" / "infer_model")
-    joint = type(joint)({**joint.tasks, "mlm": other})
+    one, other = (palm.load_model(trained / "out" / task / "infer_model") for task in ("cls", "mlm"))
+    joint = palm.JointModel({"cls": one, "mlm": other})
     predictor = palm.ray.Predictor(trained / "out" / "cls" / "infer_model")
     predictor._model, predictor._tasks = joint, ["cls", "mlm"]
     found = predictor({"text_a": np.array(["the red door"], dtype=object)})

@@ -173,7 +173,7 @@ def test_a_target_that_gets_no_better_is_finished_and_not_trained_any_longer(
     assert any(line.startswith("cls: ") and re.findall(r"\d+", line) == ["2", "5"] for line in lines)
     assert [line for line in lines if line == "cls: train finished!"] == ["cls: train finished!"]
     at_15 = lines.index("cls: train finished!")
-    assert any(line.startswith("cls: step 15: accuracy") for line in lines[:at_15])
+    assert any(line.startswith("step 15: cls: accuracy") for line in lines[:at_15])
     later = [line for line in lines[at_15:] if "Task: " in line]
     assert later
     assert all("Task: match" in line for line in later)

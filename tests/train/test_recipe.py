@@ -207,10 +207,10 @@ def test_a_checkpoint_of_version_1_is_refused(folder: Path) -> None:
 def test_tasks_with_one_vocabulary_have_it_once_in_a_checkpoint(folder: Path) -> None:
     run = tiny.controller(folder, "cls", "match", "mlm").training()
     save_checkpoint(run, folder / "step_0")
-    copies = list((folder / "step_0" / "tasks").rglob("*"))
-    assert copies == [folder / "step_0/tasks/cls", folder / "step_0/tasks/cls/vocab.txt"]
+    copies = list((folder / "step_0").rglob("*.txt"))
+    assert copies == [folder / "step_0/vocab.txt"]
     tasks = json.loads((folder / "step_0/state.json").read_text(encoding="utf-8"))["components"]["tasks"]
     for task in ("cls", "match", "mlm"):
         reader = rebuild(READERS, tasks[task]["reader"], folder / "step_0")
-        assert reader.settings["vocab_path"] == copies[1]
+        assert reader.settings["vocab_path"] == copies[0]
         assert reader.vocab_size == 35
