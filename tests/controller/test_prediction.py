@@ -17,7 +17,7 @@ from palm.controller.controller import Controller
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tiny.write_files(tmp_path_factory.mktemp("trained"))
-    tiny.controller(folder, "cls", "match", "mrc", num_epochs=20, learning_rate=3e-3).train()
+    tiny.controller(folder, num_epochs=25, learning_rate=3e-3).train()
     return folder
 
 
