@@ -340,7 +340,7 @@ def _about(task: str, file: FileCheck) -> Iterator[str]:
         kind = f"tags in {file.scheme}: " if file.scheme else ""
         more = len(file.counts.labels) - MOST_LABELS
         labels = [f"{name} {count:,}" for name, count in found["labels"][:MOST_LABELS]]
-        yield place + kind + ", ".join([*labels, *([f"{more} more labels"] if more > 0 else [])])
+        yield place + kind + ", ".join([*labels, *([f"{more} more"] if more > 0 else [])])
 
 
 def _plan(plan: RunPlan) -> list[str]:

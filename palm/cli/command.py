@@ -163,13 +163,13 @@ GRID = (
 # ---- Shared by the commands ----
 
 
-_END = r"\b(?= than alone|[;,:]| {2}| \(|$)"
-"""The end of a word that may be coloured: rarely one of the data, such as a label before its count."""
+_END = r"(?= than alone|[;,:]| {2}| \(|$)"
+"""The end of a word that is coloured, so that a label such as `helpful`, before its count, is not."""
 
 COLOURS = {
-    rf"(?m)\b(better|helpful|done|no problems){_END}": "green",
-    rf"(?m)\b(worse|harmful|failed|(?<!-)errors?){_END}": "red",
-    rf"(?m)\b(undecided|perhaps \w+|warnings?){_END}": "yellow",
+    rf"(?m)\b(better|helpful|done){_END}|\bno problems\b": "green",
+    rf"(?m)\b(worse|harmful|failed){_END}|^error\b|\b\d+ errors?\b": "red",
+    rf"(?m)\b(undecided|perhaps \w+){_END}|^warning\b|\b\d+ warnings?\b": "yellow",
 }
 """Pattern -> the colour of words in the output on a terminal."""
 

@@ -42,18 +42,33 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    for _ in rows[0]:
-        table.add_column(overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
     is_terminal = sys.stderr.isatty() or sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else MOST_COLUMNS
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    for column in _widths(rows, width):
+        table.add_column(overflow="fold", width=column)
+    for row in rows:
+        table.add_row(*map(Text, row))
     # In a notebook, rich would show what is captured as well.
     console = Console(width=width, color_system=None, force_terminal=False, force_jupyter=False)
     with console.capture() as captured:
         console.print(table)
     return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def _widths(rows: Sequence[Sequence[str]], room: int) -> list[int] | list[None]:
+    """Return widths of columns that cut no word; unknown ones if the words have no room."""
+    from rich.cells import cell_len
+
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(cell_len, column)) for column in columns]
+    words = [max(cell_len(word) for cell in column for word in cell.split() or [""]) for column in columns]
+    room -= 2 * len(columns)
+    if sum(words) > room:
+        return [None] * len(columns)
+    while sum(widths) > room:
+        widths[max(range(len(widths)), key=lambda k: widths[k] - words[k])] -= 1
+    return widths
 
 
 class Printed:

@@ -234,7 +234,9 @@ class Outcome(Printed):
         )
         compared = "\n".join([self.equal, *tested])
         mean = f"Mean ± standard deviation over {len(self.seeds)} seeds."
-        return [compared, "", [head, *trained], mean, "", self.rows(), "", "\n".join(self.verdicts.values())]
+        # The scores are in the table above, and a terminal has 80 columns.
+        answers = [[row[k] for k in (0, 1, 3, 5, 6, 8, 9)] for row in self.rows()]
+        return [compared, "", [head, *trained], mean, "", answers, "", "\n".join(self.verdicts.values())]
 
 
 def _p(value: float) -> str:

@@ -98,6 +98,15 @@ def test_tables_fit_a_terminal_and_are_as_wide_as_they_need_elsewhere(
     folded = aligned(rows)
     assert max(map(len, folded)) <= 80
     assert "".join(line[6:].strip() for line in folded[1:-1]).endswith("/a/very/long/path")
+    monkeypatch.setenv("COLUMNS", "45")
+    narrow = aligned(
+        [["task", "saved at", "best score"], ["页面问答", "页面问答/best_model", "entity_f1 1.0000"]]
+    )
+    assert [line.split() for line in narrow[1:]] == [
+        ["页面问答", "页面问答/best_model", "entity_f1"],
+        ["1.0000"],
+    ]
+    assert narrow[0] == f"{'task':8}  {'saved at':19}  best score"
 
 
 def test_the_documented_exit_codes_are_those_of_the_code() -> None:
