@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from palm.config import yaml_text
 from palm.core.records import record_of
 from palm.paradigm import HEADS, Head, Match, Regression
 from palm.reader import Reader, RelationReader
@@ -23,24 +22,6 @@ from palm.train.verdict import Verdict
 
 CARD = "README.md"
 
-HUB_METRICS = {
-    "macro_f1": "f1",
-    "micro_f1": "f1",
-    "entity_f1": "f1",
-    "entity_precision": "precision",
-    "entity_recall": "recall",
-    "span_f1": "f1",
-    "span_precision": "precision",
-    "span_recall": "recall",
-    "token_accuracy": "accuracy",
-    "word_accuracy": "accuracy",
-    "pair_accuracy": "accuracy",
-    "mcc": "matthews_correlation",
-    "pearson": "pearsonr",
-    "spearman": "spearmanr",
-}
-"""Metric -> its name on the Hub, if that is different."""
-
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 """The name of a model on the Hub."""
 
@@ -49,9 +30,6 @@ MOST_SHOWN = 6
 
 MAX_WARNINGS = 10
 """Maximum number of warnings that a card shows."""
-
-OMITTED = ("task_instance", "tasks", "backbone", "train_file", "head_of")
-"""Settings of a run that appear elsewhere in a card."""
 
 
 def label_names(reader: Reader, head: Head) -> list[str]:
@@ -132,7 +110,6 @@ def _facts_of(task: str, saved: Mapping[str, Any], labels: Sequence[str]) -> dic
         "evaluation": evaluation,
         "rows": rows,
         "limits": list(_limits(task, saved, labels, training, rows)),
-        "settings": _settings(task, training) if training else "",
     }
 
 
@@ -189,7 +166,7 @@ def _results(task: str, saved: Mapping[str, Any]) -> list[Any]:
         "dataset_name": training.get("data", {}).get("dev_file", {}).get("name", ""),
     }
     return [
-        EvalResult(**about, metric_type=HUB_METRICS.get(name, name), metric_name=name, metric_value=value)
+        EvalResult(**about, metric_type=name, metric_name=name, metric_value=value)
         for name, value in found.items()
         if value is not None
     ]
@@ -223,14 +200,3 @@ def _limits(
     if training.get("best"):
         yield "Its weights were chosen by the scores above, so other rows may score lower."
     yield from map(text_of, training.get("warnings", ()))
-
-
-def _settings(task: str, training: Mapping[str, Any]) -> str:
-    """Return the settings of the training as YAML."""
-    settings: dict[str, Any] = {}
-    for name, value in {**training["settings"]["tasks"][task], **training["settings"]}.items():
-        is_component = isinstance(value, Mapping) and set(value) == {"name", "settings"}
-        settings |= {name: value["name"], **value["settings"]} if is_component else {name: value}
-    settings["steps"] = training["tasks"]
-    shown = {name: each for name, each in settings.items() if name not in OMITTED and each is not None}
-    return yaml_text(shown)

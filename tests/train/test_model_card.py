@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from huggingface_hub import EvalResult, ModelCard
 
 import palm
@@ -31,15 +30,15 @@ def test_the_card_is_one_that_the_hub_understands(run: Path) -> None:
     facts = card.data.to_dict()
     assert (facts["library_name"], facts["pipeline_tag"]) == ("palm", "text-classification")
     assert facts["tags"] == ["palm", "bert", "cls", "multi-task"]
-    assert facts["metrics"] == ["accuracy", "f1"]
+    assert facts["metrics"] == ["accuracy", "macro_f1"]
     results: list[EvalResult] = card.data.eval_results
     last = read_history(run).evaluations[-1].scores["cls"]
     found = [(each.metric_type, each.metric_name, each.metric_value) for each in results]
-    assert found == [("accuracy", "accuracy", last["accuracy"]), ("f1", "macro_f1", last["macro_f1"])]
+    assert found == [("accuracy", "accuracy", last["accuracy"]), ("macro_f1", "macro_f1", last["macro_f1"])]
     assert {(each.dataset_name, each.task_name) for each in results} == {("dev.tsv", "cls")}
 
 
-def test_the_card_shows_the_data_the_labels_and_the_settings(run: Path) -> None:
+def test_the_card_shows_the_data_and_the_labels(run: Path) -> None:
     text = (run / "cls" / "infer_model" / "README.md").read_text(encoding="utf-8")
     for name, rows in (("cls.tsv", 40), ("dev.tsv", 13)):
         sha256 = hashlib.sha256((run.parent / name).read_bytes()).hexdigest()
@@ -47,9 +46,6 @@ def test_the_card_shows_the_data_the_labels_and_the_settings(run: Path) -> None:
     assert "## Labels\n\n`0`, `1`, `2`, `3`\n" in text
     assert "Trained together with `mlm`." in text
     assert "10 of 10 planned steps of this task (1 epochs)" in text
-    settings = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
-    expected = {"batch_size": 4, "optimizer": "adam", "learning_rate": 0.001, "precision": "fp32"}
-    assert {name: settings[name] for name in expected} == expected
     assert f"Versions: palm {palm.__version__}, torch " in text
     assert str(run.parent) not in text  # where the machine has its files is nobody's business
 
@@ -152,7 +148,6 @@ def test_a_score_that_is_not_a_number_is_not_a_result() -> None:
         ("mse", "mse", 0.5)
     ]
     assert "a\\|b.tsv" in text
-    assert "head_learning_rate" not in text
 
 
 def test_scores_of_an_earlier_step_are_none_of_the_model() -> None:
