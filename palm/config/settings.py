@@ -69,8 +69,8 @@ class RunSettings:
         effort: quick, normal or best, to have learning rate, batches, warm-up, passes and evaluations chosen
             by rows and encoder; settings that are given take precedence. Without a learning_rate: normal.
         optimizer: adam (or adamw), adamwdl or lamb, or the dotted path of a class.
-        lr_scheduler: the learning-rate schedule: linear_warmup_decay, linear, cosine, polynomial, constant,
-            noam, or the dotted path of a class.
+        lr_scheduler: the learning-rate schedule: linear_warmup_decay, linear, cosine, constant, noam,
+            or the dotted path of a class.
         warmup_proportion: fraction of all steps in which the learning rate rises from 0.
         use_ema: save, evaluate and predict with moving averages of the weights.
         ema_decay: decay of these averages, below 1; at 0 they are the weights themselves.

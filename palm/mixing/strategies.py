@@ -293,6 +293,7 @@ class Proportional(EpochMixing):
 
 
 @MIXINGS.register("temperature")
+@dataclass(eq=False, repr=False)
 class Temperature(EpochMixing):
     """Between proportional and equal: a task's rows are drawn in proportion to `rows ** (1 / T)`.
 
@@ -307,10 +308,13 @@ class Temperature(EpochMixing):
     Source: Raffel et al., 2020, arXiv:1910.10683, section 3.5.2, with chances per row.
     """
 
-    def __init__(self, mixing_temperature: float = 2.0) -> None:
-        given = {"mixing_temperature": mixing_temperature}
+    mixing_temperature: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = {"mixing_temperature": self.mixing_temperature}
         raise_any(number_problems("1 or more", lambda value: 1 <= value < math.inf, **given))
-        self.exponent = 1 / mixing_temperature
+        self.exponent = 1 / self.mixing_temperature
 
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
         """Return the rate of each task's rows divided by the rows per step."""

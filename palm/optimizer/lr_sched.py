@@ -18,7 +18,6 @@ __all__ = [
     "CosineScheduler",
     "LinearScheduler",
     "NoamScheduler",
-    "PolynomialScheduler",
     "Schedule",
     "TriangularScheduler",
     "WarmupScheduler",
@@ -121,6 +120,7 @@ class TriangularScheduler(Schedule):
 
 
 @LR_SCHEDULES.register("noam", "noam_decay")
+@dataclass(eq=False, repr=False)
 class NoamScheduler(Schedule):
     """Linear warm-up, then decay with the square root of the step; the peak is the learning rate.
 
@@ -136,12 +136,14 @@ class NoamScheduler(Schedule):
     Source: Vaswani et al., 2017, arXiv:1706.03762, section 5.3, scaled as in PaddlePALM 0.2.1.
     """
 
-    def __init__(self, warmup_steps: float) -> None:
-        if not warmup_steps > 0:
+    warmup_steps: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.warmup_steps > 0:
             raise ConfigError(
-                f"noam needs at least one warm-up step, not {warmup_steps!r}; increase warmup_proportion"
+                f"noam needs at least one warm-up step, not {self.warmup_steps!r}; increase warmup_proportion"
             )
-        self.warmup_steps = warmup_steps
 
     def __call__(self, step: int) -> float:
         # Counted from 1; otherwise the rate of the first step would be 0.
@@ -150,6 +152,7 @@ class NoamScheduler(Schedule):
 
 
 @LR_SCHEDULES.register("constant")
+@dataclass(eq=False, repr=False)
 class WarmupScheduler(Schedule):
     """Linear warm-up from 0, then a constant rate; without a warm-up, a constant rate throughout.
 
@@ -160,9 +163,11 @@ class WarmupScheduler(Schedule):
         ConfigError: if `warmup_steps` is negative.
     """
 
-    def __init__(self, warmup_steps: float) -> None:
-        raise_any(number_problems("0 or more", lambda value: value >= 0, warmup_steps=warmup_steps))
-        self.warmup_steps = warmup_steps
+    warmup_steps: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        raise_any(number_problems("0 or more", lambda value: value >= 0, warmup_steps=self.warmup_steps))
 
     def __call__(self, step: int) -> float:
         return step / self.warmup_steps if step < self.warmup_steps else 1.0
@@ -175,7 +180,7 @@ class Decay(Schedule):
     Args:
         warmup_steps: number of warm-up steps; 0 for none.
         num_train_steps: number of steps until the decay ends.
-        lr_end_factor: for linear, cosine and polynomial, fraction of the learning rate at the end.
+        lr_end_factor: for linear and cosine, fraction of the learning rate at the end.
 
     Raises:
         ConfigError: if values are out of range.
@@ -220,25 +225,3 @@ class CosineScheduler(Decay):
 
     def curve(self, progress: float) -> float:
         return 0.5 * (1.0 + math.cos(math.pi * progress))
-
-
-@LR_SCHEDULES.register("polynomial")
-@dataclass(eq=False, repr=False)
-class PolynomialScheduler(Decay):
-    """Linear warm-up from 0, then `(1 − progress) ** lr_power`.
-
-    Args:
-        lr_power: for polynomial, the exponent; 1 is a straight line, above 1 the rate falls faster at first.
-
-    Raises:
-        ConfigError: if values are out of range.
-    """
-
-    lr_power: float = 2.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        raise_any(positive_problems(lr_power=self.lr_power))
-
-    def curve(self, progress: float) -> float:
-        return float((1.0 - progress) ** self.lr_power)

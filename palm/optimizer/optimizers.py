@@ -31,6 +31,7 @@ BACKBONE = "backbone."
 """Prefix of the names of the encoder's parameters."""
 
 
+@dataclass(eq=False, repr=False)
 class ParameterGroups(Component):
     """Learning rates for parts of the model, and frozen parts; the schedule multiplies all rates.
 
@@ -43,19 +44,17 @@ class ParameterGroups(Component):
         ConfigError: if values are out of range.
     """
 
-    def __init__(
-        self,
-        backbone_learning_rate: float | None = None,
-        freeze: Literal["embeddings", "backbone"] | int | None = None,
-    ) -> None:
-        self.backbone_learning_rate = backbone_learning_rate
-        self.freeze = freeze
-        given = {} if backbone_learning_rate is None else {"backbone_learning_rate": backbone_learning_rate}
+    backbone_learning_rate: float | None = None
+    freeze: Literal["embeddings", "backbone"] | int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rate = self.backbone_learning_rate
+        given = {} if rate is None else {"backbone_learning_rate": rate}
         problems = positive_problems("above 0; use freeze for parameters that should not be trained", **given)
-        if isinstance(freeze, int) and not freeze >= 1:
-            problems.append(
-                about("freeze", f" should be embeddings, backbone or a number of layers, not {freeze!r}")
-            )
+        if isinstance(self.freeze, int) and not self.freeze >= 1:
+            wrong = f" should be embeddings, backbone or a number of layers, not {self.freeze!r}"
+            problems.append(about("freeze", wrong))
         raise_any(problems)
 
     def frozen(self, names: Iterable[str], layers: Callable[[], LayerNames]) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -18,6 +18,7 @@ from palm.paradigm.mrc import PADDING_LOGIT
 
 
 @HEADS.register("embedding")
+@dataclass(eq=False, repr=False)
 class Embedding(Head):
     """L2-normalized sentence embeddings, compared by cosine similarity; the head has no layers.
 
@@ -38,19 +39,24 @@ class Embedding(Head):
     """
 
     card = ("sentence-similarity", "text embeddings")
-    metrics: Sequence[str] = ("retrieval",)
     feature: ClassVar[str] = "sentence_embedding"
 
-    def __init__(self, hidden_size: int, learning_strategy: str = "in_batch", scale: float = 20.0) -> None:
+    hidden_size: int
+    learning_strategy: str = "in_batch"
+    scale: float = 20.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         super().__init__()
-        problems = choice_problems(("in_batch", "similarity"), learning_strategy=learning_strategy)
-        raise_any([*problems, *positive_problems(scale=scale), *head_problems(hidden_size, 0.02)])
-        self.scale = scale
-        self.has_labels = learning_strategy == "similarity"
-        self.inputs_attr = {self.feature: TensorSpec(("batch", hidden_size), torch.float), **GROUPS}
-        per_text = TensorSpec(("examples", "texts", hidden_size), torch.float)
+        problems = choice_problems(("in_batch", "similarity"), learning_strategy=self.learning_strategy)
+        problems += positive_problems(scale=self.scale)
+        raise_any(problems + head_problems(self.hidden_size, 0.02))
+        self.has_labels = self.learning_strategy == "similarity"
+        self.inputs_attr = {self.feature: TensorSpec(("batch", self.hidden_size), torch.float), **GROUPS}
+        per_text = TensorSpec(("examples", "texts", self.hidden_size), torch.float)
         self.outputs_attr = {"embeddings": per_text, **GROUPS}
         self.targets_attr = {}
+        self.metrics = ("retrieval",)
         if self.has_labels:
             self.metrics = ("spearman", "pearson")
             self.targets_attr = {"label_values": TensorSpec(("batch",), torch.float)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ PADDING_LOGIT = -1e9
 
 
 @HEADS.register("mrc")
+@dataclass(eq=False, repr=False)
 class MRC(TokenHead):
     """One linear layer that predicts a start and an end logit per token (Devlin et al., 2018, section 4.2).
 
@@ -40,35 +42,31 @@ class MRC(TokenHead):
     example = '[("a question", "the text that answers it")]'
     library_model = "ForQuestionAnswering"
 
-    def __init__(
-        self,
-        hidden_size: int,
-        *,
-        max_answer_len: int | None = 30,
-        n_best_size: int = 20,
-        with_negative: bool = False,
-        null_score_diff_threshold: float = 0.0,
-        initializer_range: float = 0.02,
-    ) -> None:
+    hidden_size: int
+    _: KW_ONLY
+    max_answer_len: int | None = 30
+    n_best_size: int = 20
+    with_negative: bool = False
+    null_score_diff_threshold: float = 0.0
+    initializer_range: float = 0.02
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         super().__init__()
-        max_answer_len = 30 if max_answer_len is None else max_answer_len
-        problems = head_problems(hidden_size, initializer_range)
-        raise_any(problems + count_problems(max_answer_len=max_answer_len, n_best_size=n_best_size))
-        self.max_answer_len = max_answer_len
-        self.n_best_size = n_best_size
-        self.with_negative = with_negative
-        self.null_score_diff_threshold = null_score_diff_threshold
-        self.metrics = ("squad2",) if with_negative else ("squad",)
+        self.longest = 30 if self.max_answer_len is None else self.max_answer_len
+        problems = head_problems(self.hidden_size, self.initializer_range)
+        raise_any(problems + count_problems(max_answer_len=self.longest, n_best_size=self.n_best_size))
+        self.metrics = ("squad2",) if self.with_negative else ("squad",)
         per_token = TensorSpec(("batch", "seq"), torch.float)
         self.inputs_attr = {
-            "encoder_outputs": TensorSpec(("batch", "seq", hidden_size), torch.float),
+            "encoder_outputs": TensorSpec(("batch", "seq", self.hidden_size), torch.float),
             "input_mask": TensorSpec(("batch", "seq"), torch.bool),
         }
         one_per_row = TensorSpec(("batch",), torch.long)
         self.targets_attr = {"start_positions": one_per_row, "end_positions": one_per_row}
         self.outputs_attr = {"start_logits": per_token, "end_logits": per_token}
-        self.out = nn.Linear(hidden_size, 2)
-        init_weights(self, initializer_range)
+        self.out = nn.Linear(self.hidden_size, 2)
+        init_weights(self, self.initializer_range)
 
     def forward(self, features: Tensors) -> Tensors:
         """`start_logits` and `end_logits` [batch, seq]; padding has `PADDING_LOGIT`."""
@@ -102,7 +100,7 @@ class MRC(TokenHead):
         ends, end_logits = self._best(outputs["end_logits"])
         lengths = ends[:, None, :] - starts[:, :, None] + 1  # [batch, n_best, n_best]
         real = (start_logits[:, :, None] > PADDING_LOGIT) & (end_logits[:, None, :] > PADDING_LOGIT)
-        rows, s, e = np.nonzero((lengths >= 1) & (lengths <= self.max_answer_len) & real)
+        rows, s, e = np.nonzero((lengths >= 1) & (lengths <= self.longest) & real)
         chosen = (starts[rows, s], ends[rows, e], start_logits[rows, s], end_logits[rows, e])
         spans = zip(*(values.tolist() for values in chosen), strict=True)
         nulls = zip(outputs["start_logits"][:, 0].tolist(), outputs["end_logits"][:, 0].tolist(), strict=True)

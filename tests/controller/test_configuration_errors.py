@@ -40,11 +40,11 @@ def test_an_unknown_reader_is_the_only_complaint(folder: Path) -> None:
 
 
 def test_the_owner_of_a_setting_is_named(folder: Path) -> None:
-    config = tiny.config(folder, "cls", doc_stride=8, lr_power=2)
+    config = tiny.config(folder, "cls", doc_stride=8, mixing_temperature=2)
     config["tasks"]["cls"]["max_query_len"] = 8
     expected = [
         ("config.yaml:15: doc_stride ", "reader mrc", "reader cls"),
-        ("config.yaml:16: lr_power ", "lr_scheduler polynomial", "lr_scheduler linear_warmup_decay"),
+        ("config.yaml:16: mixing_temperature ", "mixing temperature", "mixing mix_ratio"),
         ("cls.yaml:6: max_query_len ", "reader mrc", "reader cls"),
     ]
     for line, (place, owner, present) in zip(told(config), expected, strict=True):

@@ -18,7 +18,6 @@ from palm.optimizer.lr_sched import (
     CosineScheduler,
     LinearScheduler,
     NoamScheduler,
-    PolynomialScheduler,
     TriangularScheduler,
     WarmupScheduler,
     schedule_of_run,
@@ -38,7 +37,6 @@ def test_schedules_have_these_names() -> None:
         "constant": WarmupScheduler,
         "linear": LinearScheduler,
         "cosine": CosineScheduler,
-        "polynomial": PolynomialScheduler,
     }
 
 
@@ -106,20 +104,16 @@ def test_schedules_without_a_seam_are_those_of_transformers() -> None:
     theirs = {
         "linear": transformers.get_linear_schedule_with_warmup(optimizer, warm_up, steps),
         "cosine": transformers.get_cosine_schedule_with_warmup(optimizer, warm_up, steps),
-        "polynomial": transformers.get_polynomial_decay_schedule_with_warmup(
-            optimizer, warm_up, steps, lr_end=0.1 * peak, power=3.0
-        ),
         "constant": transformers.get_constant_schedule_with_warmup(optimizer, warm_up),
     }
-    settings = {"polynomial": {"lr_end_factor": 0.1, "lr_power": 3.0}}
     for name, schedule in theirs.items():
-        ours = schedule_of_run(name, steps, warm_up / steps, settings.get(name))
+        ours = schedule_of_run(name, steps, warm_up / steps)
         for step in range(steps + 1):
             assert ours(step) == pytest.approx(schedule.lr_lambdas[0](step), abs=1e-12), (name, step)
 
 
 def test_a_fall_ends_at_its_end_factor_and_stays_there() -> None:
-    for name in ("linear", "cosine", "polynomial"):
+    for name in ("linear", "cosine"):
         schedule = schedule_of_run(name, 40, 0.25, {"lr_end_factor": 0.2})
         assert [schedule(step) for step in (0, 5, 10)] == [0.0, 0.5, 1.0]
         assert [schedule(step) for step in (40, 41, 400)] == pytest.approx([0.2, 0.2, 0.2])
@@ -131,7 +125,6 @@ def test_a_fall_ends_at_its_end_factor_and_stays_there() -> None:
     ("name", "steps", "proportion", "settings", "named"),
     [
         ("linear", 100, 0.0, {"lr_end_factor": 1.0}, ("lr_end_factor", "1.0")),
-        ("polynomial", 100, 0.0, {"lr_power": 0}, ("lr_power", "0")),
         ("helpers.components.Halving", 100, 0.1, {}, ("warmup_proportion", "Halving")),
     ],
 )

@@ -34,7 +34,6 @@ PACKAGES = {
     "lr_sched": [
         *("base_schedualer", "Schedualer", "TriangularSchedualer", "WarmupSchedualer"),
         *("TriangularScheduler", "WarmupScheduler", "NoamScheduler", "LinearScheduler", "CosineScheduler"),
-        "PolynomialScheduler",
     ],
     "mixing": ["MixRatio", "Proportional", "Temperature", "RoundRobin"],
     "downloader": ["ls", "download"],
@@ -63,7 +62,7 @@ REGISTERED = {
     "balance": (BALANCES, ["uncertainty"]),
     "schedule": (
         LR_SCHEDULES,
-        ["constant", "cosine", "linear", "linear_warmup_decay", "noam", "noam_decay", "polynomial"],
+        ["constant", "cosine", "linear", "linear_warmup_decay", "noam", "noam_decay"],
     ),
 }
 
