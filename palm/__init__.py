@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from palm.controller.controller import Controller
     from palm.experiments.compare import compare
     from palm.experiments.sweep import sweep
+    from palm.export.hugging_face import convert
     from palm.optimizer import lr_sched
     from palm.predict.inference import InferenceModel, JointModel
     from palm.predict.loading import load_model
@@ -45,6 +46,7 @@ _HOMES = {
     "Task": "palm.train.task",
     "Trainer": "palm.compat",
     "compare": "palm.experiments.compare",
+    "convert": "palm.export.hugging_face",
     "distribute": "palm.compat",
     "downloader": "palm.compat",
     "head": "palm.compat",
@@ -76,6 +78,7 @@ __all__ = [
     "__version__",
     "backbone",
     "compare",
+    "convert",
     "distribute",
     "downloader",
     "export",

@@ -27,7 +27,6 @@ from palm.cli import projects, runs, models, reports  # noqa: F401 - in the orde
 
 REMOVED = {
     "merge": " any more; use_ema averages the weights of a run",
-    "convert": "; palm export writes a trained task for transformers, with its encoder",
     "completion": " any more; palm --help, palm train --help_all and palm ls list all words",
 }
 """What to do in place of a command that palm no longer has."""

@@ -233,6 +233,24 @@ def export(options: argparse.Namespace) -> None:
 
 
 @cli.command(
+    "convert",
+    "write an encoder for transformers",
+    [
+        cli.option("source", metavar="DIR", help="a directory with weights, config and vocabulary"),
+        cli.output("it: a new folder", required=True),
+        cli.OVERWRITE,
+    ],
+)
+def convert_encoder(options: argparse.Namespace) -> None:
+    """Write the encoder and the vocabulary of a directory (of Hugging Face, PaddlePALM, PaddleNLP or palm)
+    for Hugging Face's transformers. The values of the weights do not change.
+    """
+    from palm.export.hugging_face import convert
+
+    convert(options.source, options.output, options.overwrite)
+
+
+@cli.command(
     "download",
     "list pretrained models, or download them by name",
     [

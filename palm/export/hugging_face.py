@@ -1,8 +1,9 @@
-"""Write a model as a directory of transformers or sentence-transformers."""
+"""Write a model, or only an encoder, as a directory of transformers or sentence-transformers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from palm.backbone.base import TokenEncoder
 from palm.backbone.encoder import Encoder
 from palm.backbone.transformers import Transformers, head_layers, task_model
-from palm.core.component import Component, Registry
+from palm.core.component import Component, Registry, path_problems, raise_any
 from palm.core.errors import PalmError
 from palm.core.io import (
     check_target,
@@ -26,11 +27,11 @@ from palm.core.io import (
 from palm.core.logging import logger
 from palm.core.saved import save_tensors
 from palm.core.version import __version__
-from palm.export.sources import load_tokenizer, save_reader
+from palm.export.sources import load_tokenizer, save_reader, save_tokenizer
 from palm.paradigm import HEADS, Embedding, SequenceLabel
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_models
-from palm.pretrained import from_ours
+from palm.pretrained import Report, from_ours, pretrained_directory, read_directory
 from palm.pretrained.directory import ACTIVATION_CLASSES, POOLING_FILE, POOLING_MODES
 from palm.pretrained.families import (
     ABOVE,
@@ -40,8 +41,9 @@ from palm.pretrained.families import (
     save_library_model,
     write_hugging_face,
 )
-from palm.pretrained.loading import PROBLEM_TYPES, HeadLayout, layout_of_head, renamed
+from palm.pretrained.loading import PROBLEM_TYPES, HeadLayout, fill_backbone, layout_of_head, renamed
 from palm.reader import READERS
+from palm.reader.tokenizer import load_tokenizer as tokenizer_of
 from palm.train.model_card import CARD, label_names, model_card
 from palm.train.model_paths import DESCRIPTION, EXPORT, EXPORT_FORMAT, chosen_model, description_of
 
@@ -316,3 +318,30 @@ def _load(built: nn.Module, weights: dict[str, Tensor]) -> list[str]:
     loaded = {state[name].data_ptr() for name in weights if name in state}
     pooler = f"{built.base_model_prefix}.pooler."
     return [name for name in missing if state[name].data_ptr() not in loaded and not name.startswith(pooler)]
+
+
+def convert(source: str | Path, folder: str | Path, overwrite: bool = False) -> Report:
+    """Write an encoder's weights (bit for bit), configuration and vocabulary in Hugging Face's layout.
+
+    `source` is a directory that `palm.load_backbone` reads.
+
+    Raises:
+        ConfigError: the configuration of the encoder is incomplete or wrong.
+        StorageError: `source` cannot be read, `transformers` has no such encoder, or `folder` is in use.
+    """
+    raise_any(path_problems(source=source, folder=folder))
+    folder = Path(folder)
+    check_target(folder, overwrite, [source])
+    directory = read_directory(pretrained_directory(source))
+    # Every parameter is written, also a pooler that the directory's pooling does not use.
+    backbone = replace(directory, settings={**directory.settings, "pooling": "cls"}).build()
+    report = fill_backbone(backbone, directory.given, directory.path)
+    state = backbone.state_dict()
+    weights = {name: directory.given.weights.get(name, state[name]) for name in report.loaded}
+    with new_directory(folder, overwrite) as part:
+        write_hugging_face(weights, backbone, part, directory.given.original)
+        if directory.vocab_path is not None:
+            tokenizer = tokenizer_of(directory.vocab_path, directory.do_lower_case)
+            save_tokenizer(tokenizer, part, backbone, longest=backbone.max_tokens, marks_text=True)
+    logger.info("%s written to %s", type(backbone).__name__, folder)
+    return report

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -96,6 +97,7 @@ def write_hugging_face(
     weights: Mapping[str, Tensor],
     backbone: Backbone,
     folder: Path,
+    original: Mapping[str, Tensor] = MappingProxyType({}),
     **settings: Any,
 ) -> None:
     """Write `model.safetensors` and `config.json` as `transformers` does for an encoder without a head.
@@ -104,13 +106,15 @@ def write_hugging_face(
         weights: tensors by our names; missing ones are omitted.
         backbone: the encoder, for its sizes.
         folder: an existing folder.
+        original: tensors of a directory by its own names, for parts of a library encoder that palm does not
+            use, such as a pooler that no classifier reads.
         settings: additional settings for `config.json` of palm's own encoders.
 
     Raises:
         StorageError: if `transformers` has no such encoder.
     """
     if isinstance(backbone, Transformers):
-        write_library_encoder(weights, backbone, folder)
+        write_library_encoder(weights, backbone, folder, original)
         return
     save_tensors(folder / "model.safetensors", from_ours(weights, family_of(backbone).layout))
     write_json(folder / "config.json", {**settings, **config_of(backbone)})
@@ -174,9 +178,12 @@ def _above_first(backbone: Transformers, original: Mapping[str, Tensor]) -> dict
     return found
 
 
-def write_library_encoder(weights: Mapping[str, Tensor], backbone: Transformers, folder: Path) -> None:
+def write_library_encoder(
+    weights: Mapping[str, Tensor], backbone: Transformers, folder: Path, original: Mapping[str, Tensor]
+) -> None:
     """Write an encoder as the library does; see `write_hugging_face` for the arguments."""
-    own = {name.removeprefix("model."): value for name, value in weights.items()}
+    own = {name.removeprefix(f"{backbone.model.base_model_prefix}."): v for name, v in original.items()}
+    own |= {name.removeprefix("model."): value for name, value in weights.items()}
     for name, value in weights.items():
         if name.startswith(f"{ABOVE}classifier.dense."):
             own[name.replace(f"{ABOVE}classifier", "pooler")] = value

@@ -21,6 +21,7 @@ from palm.backbone.transformers import REFUSED, RUN, Transformers
 from palm.core.errors import ConfigError, PalmError
 from palm.export.onnx_model import to_onnx
 from palm.pretrained import load_backbone
+from palm.pretrained.directory import BACKBONE_OF
 
 transformers = pytest.importorskip("transformers", minversion="5.9")
 
@@ -184,6 +185,22 @@ def reached(model: Any, compute: Callable[[], torch.Tensor]) -> list[bool]:
     (gradient,) = torch.autograd.grad((token * torch.arange(len(token))).sum(), seen)
     handle.remove()
     return (gradient.reshape(30, -1).abs().sum(1) > 0).tolist()
+
+
+@pytest.mark.parametrize("family", sorted(RUN - BACKBONE_OF.keys()))
+def test_a_converted_encoder_has_the_keys_and_the_bits_of_the_original(family: str, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    if family not in transformers.CONFIG_MAPPING:
+        pytest.skip(f"transformers {transformers.__version__} has no {family}")
+    directory = model_directory(tmp_path, family, "")
+    palm.convert(directory, tmp_path / "back")
+    original = load_file(directory / "model.safetensors")
+    written = load_file(tmp_path / "back" / "model.safetensors")
+    assert written.keys() == original.keys()
+    assert all(np.array_equal(written[name], value) for name, value in original.items())
+    again = transformers.AutoModel.from_pretrained(tmp_path / "back")
+    assert again.config.model_type == family
 
 
 @pytest.mark.parametrize("family", ["eurobert", "roberta-prelayernorm"])

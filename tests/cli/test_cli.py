@@ -125,10 +125,12 @@ WRITES = {
     "compare",
     "sweep",
     "predict",
+    "evaluate",
     "download",
     "plot",
     "report",
     "export",
+    "convert",
 }
 """Commands with `--output OUT`."""
 
@@ -157,7 +159,7 @@ def test_every_command_that_writes_says_where_by_one_option() -> None:
     }
     given = {name: option for name, option in options.items() if option is not None}
     assert given.keys() == WRITES
-    assert {name for name, option in given.items() if option.required} == {"export"}
+    assert {name for name, option in given.items() if option.required} == {"export", "convert"}
     for option in given.values():
         assert str(option.help).startswith("where to write ")
         assert (option.metavar, option.type) == ("OUT", path)

@@ -47,6 +47,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"stages": []}, {}, "config.yaml:15"),
         ({"stages": [{"name": "a"}, {"name": "a"}]}, {}, "config.yaml:15"),
         ({"loggers": "nope"}, {}, "config.yaml:15"),
+        ({"callbacks": "nope.Call"}, {}, "config.yaml:15"),
+        ({"callbacks": "Call"}, {}, "config.yaml:15"),
     ],
 )
 def test_a_wrong_value_is_one_line_with_its_place(
@@ -61,7 +63,7 @@ def test_a_wrong_value_is_one_line_with_its_place(
 def test_weights_that_are_not_numbers_are_named(folder: Path) -> None:
     source = folder / "weights"
     tiny.controller(folder, "cls", max_steps=1).train()
-    palm.export.to_hugging_face(folder / "out/cls/infer_model", source)
+    palm.convert(folder / "out/cls/infer_model", source)
     weights = load_tensors(source / "model.safetensors")
     name = next(name for name in weights if "word_embeddings" in name)
     weights[name][3, 2] = torch.nan

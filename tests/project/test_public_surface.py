@@ -115,7 +115,7 @@ def test_palm_offers_these_names() -> None:
     assert palm.__all__ == [
         *("Client", "ConfigError", "Controller", "DataError", "Evaluator", "InferenceModel"),
         *("JointModel", "MultiHeadTrainer", "PalmError", "StorageError", "Task", "Trainer"),
-        *("TrainingError", "WiringError", "__version__", "backbone", "compare"),
+        *("TrainingError", "WiringError", "__version__", "backbone", "compare", "convert"),
         *("distribute", "downloader", "export", "head", "inspect_directory", "load_backbone"),
         *("load_model", "lr_sched", "metrics", "mixing", "optimizer", "plot", "reader", "sweep"),
         "write_report",

@@ -103,6 +103,8 @@ def test_a_directory_to_start_from_builds_palms_own_encoders_only(folder: Path, 
         if open_it is not palm.inspect_directory:  # which builds nothing
             with pytest.raises(StorageError, match="only palm's own"):
                 open_it(model)
+    with pytest.raises(StorageError, match="only palm's own"):
+        palm.convert(model, folder / "hf")
     config = tiny.config(folder, "cls", backbone="auto", pretrain_path=str(model))
     with pytest.raises(ConfigError, match="only palm's own"):
         Controller(config, argv=[])

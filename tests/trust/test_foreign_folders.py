@@ -261,6 +261,7 @@ USES: dict[str, Callable[[Path, Path], object]] = {
     "export": lambda model, out: to_hugging_face(model, out),
     "export as a graph": lambda model, out: to_onnx(model, out),
     "inspect": lambda model, _: inspect_directory(model),
+    "convert": lambda model, out: palm.convert(model, out),
 }
 
 
