@@ -11,6 +11,7 @@ import pytest
 
 import palm
 from helpers import tiny
+from helpers.callbacks import logged
 from helpers.messages import raises
 from palm.controller.controller import Controller
 from palm.core.errors import StorageError
@@ -28,17 +29,8 @@ def with_dev(folder: Path, **settings: Any) -> dict[str, Any]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """A run with dev data of one of its two targets, and what it said."""
     folder = tiny.write_files(tmp_path_factory.mktemp("run"))
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("palm")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
+    with logged() as lines:
         Controller(with_dev(folder, eval_every_n_steps=3, save_every_n_steps=9), argv=[]).train()
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(logging.NOTSET)
     return folder, lines
 
 

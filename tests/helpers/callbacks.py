@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,21 @@ def configuration(folder: Path, **settings: Any) -> dict[str, Any]:
 def controller(folder: Path, **settings: Any) -> palm.Controller:
     """A controller of that configuration."""
     return palm.Controller(configuration(folder, **settings), argv=[])
+
+
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    """Collect the messages that palm logs, for fixtures that live longer than `caplog`."""
+    lines: list[str] = []
+    handler, logger = logging.Handler(), logging.getLogger("palm")
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
 
 
 def timeless(path: Path) -> list[dict[str, Any]]:

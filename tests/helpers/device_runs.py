@@ -72,9 +72,7 @@ def config(folder: Path, device: str, settings: dict[str, Any]) -> dict[str, Any
 
 def write_files(folder: Path, rows: int = 40) -> None:
     """Files of the tasks."""
-    tiny.write_files(folder, rows)
-    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (folder / "backbone.json").write_text(json.dumps({**tiny.BACKBONE, **still}), encoding="utf-8")
+    tiny.write_files(folder, rows, **tiny.STILL)
     modernbert = json.loads(Path(__file__).with_name("tiny_modernbert.json").read_text("utf-8"))
     sizes = {"vocab_size": tiny.BACKBONE["vocab_size"], "max_position_embeddings": 40}
     (folder / "modernbert.json").write_text(json.dumps({**modernbert, **sizes}), encoding="utf-8")
@@ -231,7 +229,7 @@ def run(folder: Path, device: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 def components(folder: Path, device: str) -> dict[str, Any]:
     """A `MultiHeadTrainer` of two heads that read the same rows: losses, predictions, and their waits."""
-    settings = {**tiny.BACKBONE, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    settings = {**tiny.BACKBONE, **tiny.STILL}
     hidden = settings["hidden_size"]
 
     def loaded(phase: str) -> palm.reader.ClassifyReader:

@@ -29,9 +29,7 @@ SAVED = 9  # a checkpoint every so many steps
 
 def write_files(folder: Path) -> None:
     """What the runs read; without dropout, whose draws differ between ranks."""
-    tiny.write_files(folder, ROWS)
-    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (folder / "backbone.json").write_text(json.dumps({**tiny.BACKBONE, **still}), encoding="utf-8")
+    tiny.write_files(folder, ROWS, **tiny.STILL)
     modernbert = json.loads(Path(__file__).with_name("tiny_modernbert.json").read_text("utf-8"))
     sizes = {"vocab_size": tiny.BACKBONE["vocab_size"], "max_position_embeddings": 40}
     (folder / "modernbert.json").write_text(json.dumps({**modernbert, **sizes}), encoding="utf-8")
@@ -120,7 +118,7 @@ def predict_all(controller: Controller, folder: Path) -> list[int]:
 
 def train_by_trainer(folder: Path) -> list[list[Any]]:
     """The losses and the predictions of a trainer; its readers' `batch_size` is that of all devices."""
-    settings = {**tiny.BACKBONE, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    settings = {**tiny.BACKBONE, **tiny.STILL}
     train, predict = (
         palm.reader.ClassifyReader(str(folder / "vocab.txt"), 24, seed=3, phase=phase)
         for phase in ("train", "predict")

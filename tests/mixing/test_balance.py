@@ -40,7 +40,7 @@ def test_what_a_method_learned_is_json_and_comes_back() -> None:
 
 def still(folder: Path, **settings: Any) -> Training:
     tiny.write_files(folder)
-    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "dropout_prob": 0.0}
+    dropout = {**tiny.STILL, "dropout_prob": 0.0}
     made = tiny.config(folder, "cls", "match", tasks_per_step="all", **dropout, **settings)
     return Controller(made, argv=[]).training()
 

@@ -114,7 +114,7 @@ def test_workers_equal_ranks_bit_by_bit_also_after_one_is_killed(tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_one_of_two_workers_gives_the_weights_of_two_up_to_rounding(folder: Path) -> None:
-    no_dropout = {"dropout_prob": 0.0, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    no_dropout = {"dropout_prob": 0.0, **tiny.STILL}
     palm.ray.train(config(folder, "two", **no_dropout), workers=(1, 2))
     # The cluster has room for one worker with two CPUs.
     result = palm.ray.train(config(folder, "one", **no_dropout), workers=(1, 2), cpus_per_worker=2)

@@ -18,8 +18,6 @@ from palm.train.callbacks import Logged
 from palm.train.loop import Training
 from palm.train.train_step import sum_of_losses
 
-STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-
 
 def run(folder: Path, *tasks: str, **settings: Any) -> Training:
     return tiny.controller(folder, *tasks, **settings).training()
@@ -29,7 +27,7 @@ def still(folder: Path, *tasks: str, **settings: Any) -> Training:
     """A run without dropout."""
     with_dropout = [task for task in ("cls", "match") if task in (tasks or ("cls", "match"))]
     dropout = {f"{task}.dropout_prob": 0.0 for task in with_dropout}
-    return run(folder, *tasks, **STILL, **dropout, **settings)
+    return run(folder, *tasks, **tiny.STILL, **dropout, **settings)
 
 
 def gradients(training: Training, *names: str) -> tuple[dict[str, Tensor], Tensor]:

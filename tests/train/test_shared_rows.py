@@ -15,7 +15,7 @@ from palm.controller.controller import Controller
 from palm.train.loop import Training
 from palm.train.train_step import sum_of_losses
 
-STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "dropout_prob": 0.0}
+STILL = {**tiny.STILL, "dropout_prob": 0.0}
 
 
 @pytest.fixture
