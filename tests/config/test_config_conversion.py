@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 
-from palm.config import FilePath
-from palm.config.conversion import Mismatch, convert_value, describe_mismatch
+from palm.config import FilePath, settings_of
+from palm.config.conversion import REQUIRED, Mismatch, Parameter, convert_value, describe_mismatch
 from palm.config.files import Flag, Plain, Setting
+from palm.core.component import Component
 
 BASE = Path("/project").absolute()
 
@@ -114,3 +116,75 @@ def test_a_file_must_exist_and_a_path_need_not(tmp_path: Path) -> None:
     missing = f"config.yaml:7: x: no such file: {tmp_path / 'gone.txt'} (written as 'gone.txt')"
     assert told("gone.txt", FilePath, tmp_path) == missing
     assert told("gone.txt", FilePath | dict[str, int] | None, tmp_path) == missing
+
+
+# The signature is the schema.
+
+
+class Encoder(Component):
+    """An encoder.
+
+    Longer text.
+
+    Args:
+        hidden_size: width of
+            the output: `[batch, hidden_size]`.
+        vocab_path (file): its words.
+        dropout_prob, attention_dropout_prob: probability of zeroing.
+
+    Returns:
+        nothing: of interest.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_path: FilePath,
+        *rest: int,
+        dropout_prob: float = 0.1,
+        attention_dropout_prob=0.2,
+        **more: Any,
+    ) -> None: ...
+
+
+def test_a_constructors_parameters_are_its_settings() -> None:
+    assert list(settings_of(Encoder).values()) == [
+        Parameter("hidden_size", int, REQUIRED, "width of the output: `[batch, hidden_size]`."),
+        Parameter("vocab_path", FilePath, REQUIRED, "its words."),
+        Parameter("dropout_prob", float, 0.1, "probability of zeroing."),
+        Parameter("attention_dropout_prob", Any, 0.2, "probability of zeroing."),
+    ]
+
+
+def test_a_subclass_inherits_descriptions() -> None:
+    class Wider(Encoder):
+        """A wider one.
+
+        Args:
+            factor: how much wider.
+        """
+
+        def __init__(self, hidden_size: int, factor: int = 2) -> None: ...
+
+    assert [(p.name, p.doc) for p in settings_of(Wider).values()] == [
+        ("hidden_size", "width of the output: `[batch, hidden_size]`."),
+        ("factor", "how much wider."),
+    ]
+
+
+def test_a_dataclass_has_the_settings_of_its_fields() -> None:
+    @dataclass(kw_only=True)
+    class Settings:
+        """Settings.
+
+        Attributes:
+            tags: one per task.
+        """
+
+        tags: list[int] = field(default_factory=lambda: [1])
+        name: str
+
+    assert list(settings_of(Settings).values()) == [
+        Parameter("tags", list[int], [1], "one per task."),
+        Parameter("name", str, REQUIRED, ""),
+    ]

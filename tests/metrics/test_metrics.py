@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from palm.metrics import METRICS, calibration_error, squad_scores
-from palm.metrics.base import baseline_scores, scores_of
+from helpers.shared import GOLDEN
+from palm.metrics import METRICS, calibration_error, scores_of, squad_scores
+from palm.metrics.base import baseline_scores
 from palm.metrics.classification import BINS
 from palm.metrics.ranking import random_ranking_scores, ranking_scores
 from palm.metrics.resampling import Pair, score_intervals, share_interval
@@ -188,3 +189,42 @@ def test_an_f1_score_has_the_interval_of_its_resamples() -> None:
 
 def test_a_score_that_no_resample_changes_has_none() -> None:
     assert score_intervals(METRICS["mse"], [({"value": 0.5}, {"value": 0.0})] * 40) == {}
+
+
+# Answers are counted as the official scripts of SQuAD 1.1, SQuAD 2.0 and CMRC 2018 count them.
+
+
+NAMES = ["squad", "squad2", "cmrc"]
+
+
+def recorded(name: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((GOLDEN / "metrics" / f"{name}.json").read_text(encoding="utf-8"))
+    return data
+
+
+def scored(name: str, cases: list[dict[str, Any]]) -> dict[str, float]:
+    """Our numbers; `null_odds` are given where they were recorded."""
+    pairs = [
+        (
+            {"text": case["prediction"]} | {key: case[key] for key in ("null_odds",) if key in case},
+            {"answers": case["answers"]},
+        )
+        for case in cases
+    ]
+    return scores_of([METRICS[name]], pairs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_answer_scores_as_in_the_official_script(name: str) -> None:
+    cases = recorded(name)["cases"]
+    assert len(cases) >= 300
+    for case in cases:
+        ours = scored(name, [case])
+        expected = {key: pytest.approx(100 * case[key], abs=1e-9) for key in ("exact_match", "f1")}
+        assert {key: ours[key] for key in expected} == expected, case
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_whole_file_scores_as_in_the_official_script(name: str) -> None:
+    data = recorded(name)
+    assert scored(name, data["cases"]) == pytest.approx(data["all"], abs=1e-9)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from helpers import tiny
 from helpers.equal import differing
@@ -20,6 +22,7 @@ from palm.core.cache import KEPT_DAYS, Cache
 from palm.core.layers import generator
 from palm.reader import (
     ClassifyReader,
+    Column,
     MaskLMReader,
     MatchReader,
     MRCReader,
@@ -326,3 +329,22 @@ def test_entries_that_nobody_used_for_a_month_go_when_a_new_one_comes(folder: Pa
     training_rows(classify(folder, max_seq_len=22), folder / "cls.tsv", cache)
     kept = {key(folder, max_seq_len=length) for length in (21, 22)}
     assert {place.name for place in entries(cache)} == {"notes", *kept}
+
+
+# Rows keep every number of every row, however they are cut and joined.
+
+
+NUMBERS = st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=5), max_size=6)
+
+
+def rows_of(lists: list[list[int]]) -> Rows:
+    return Rows({"token_ids": Column.ragged(lists), "length": Column.scalar([len(row) for row in lists])})
+
+
+@given(NUMBERS, NUMBERS)
+def test_joined_rows_are_the_rows_of_the_parts(first: list[list[int]], second: list[list[int]]) -> None:
+    joined = Rows.concatenate([rows_of(first), rows_of(second)])
+
+    assert [joined["token_ids"][row].tolist() for row in range(len(joined))] == first + second
+    assert joined.lengths.tolist() == [len(row) for row in first + second]
+    assert joined["length"].values.tolist() == joined.lengths.tolist()

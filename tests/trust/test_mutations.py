@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import palm
+from benchmarks.faults.foreign_json import trials
 from helpers import saved, tiny
 from palm.config import read_config
 from palm.core.io import seal
@@ -91,3 +92,13 @@ def test_a_damaged_file_is_read_or_an_error_of_palm(files: Path, name: str) -> N
         file.write_bytes(whole)
     assert errors > 0
     READS[name](file)
+
+
+# Mutated JSON files of directories are read or refused; `benchmarks/faults/foreign_json.py` tries 2,000.
+
+
+def test_mutated_files_of_a_directory_are_read_or_refused_in_little_memory(tmp_path: Path) -> None:
+    outcomes, wrong, memory = trials(tmp_path, 80, seed=2, with_library=False)
+    assert wrong == []
+    assert min(outcomes["read"], outcomes["refused"]) > 10
+    assert memory < 1024
