@@ -113,7 +113,7 @@ def check(page: Browser) -> None:
     output = "\n".join([*lines[:5], "  ...", *lines[plan:]])  # the middle lists labels and wiring
     shown = TERMINAL.format(command="palm check config.yaml", output=html.escape(output))
     Path("check.html").write_text(shown, encoding="utf-8")
-    take(page, Path("check.html").resolve().as_uri(), "check", height=620)
+    take(page, Path("check.html").resolve().as_uri(), "check", height=520)
 
 
 def demo(page: Browser) -> None:
