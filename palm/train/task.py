@@ -538,7 +538,7 @@ def expect(tasks: Sequence[TaskState], plan: StepPlan) -> None:
     logger.info("Estimated overall train steps %d.", plan.total_steps)
 
 
-SHORT_EPOCH = 0.9
+SHORT_EPOCH = 0.8
 """Fraction of a task's rows below which an epoch is considered short."""
 
 
