@@ -26,8 +26,8 @@ def _names_model(options: argparse.Namespace, *needed: str) -> bool:
         own: dict[str, Any] = {"model": None, "input": None, "trust": [], "engine": "torch"}
         if given := [f"--{name}" for name, default in own.items() if getattr(options, name) != default]:
             raise PalmError(
-                f"CONFIG cannot be used with {', '.join(given)}; a configuration names files and components "
-                "itself, and --inference_model_dir names another model"
+                f"CONFIG, here {options.config}, cannot be used with {', '.join(given)}; a configuration "
+                "names files and components itself, and --inference_model_dir names another model"
             )
         return False
     missing = [f"--{name}" for name in needed if getattr(options, name) is None]

@@ -179,13 +179,19 @@ def _questions(file: Path) -> Iterator[TableRow | DataError]:
 
 def _content(file: Path) -> Any:
     try:
-        return parse_json(content_of(file))
+        content = parse_json(content_of(file))
     except json.JSONDecodeError as error:
         hint = "; name a file with one JSON object per line .jsonl" if error.msg == "Extra data" else ""
         place = f"{file}:{error.lineno}:{error.colno}"
         raise DataError(f"{place}: not JSON: {error.msg}{hint}") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{file}: cannot read the data file: {describe_error(error)}") from error
+    if isinstance(content, list) and content:
+        expected = (
+            "expected an object with 'data', as in SQuAD's files; name a file of rows .jsonl, and write"
+        )
+        raise DataError(f"{file}: {expected} one JSON object per line, without a list around them")
+    return content
 
 
 def _parts(

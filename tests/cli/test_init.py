@@ -184,6 +184,17 @@ def test_a_table_of_several_texts_a_row_becomes_a_task(
     assert main(["predict", config]) == 0
 
 
+@pytest.mark.parametrize("content", ["", "text\n", "text;label\na red boat;0\na blue boat;1\n"])
+def test_a_table_without_columns_of_texts_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], content: str
+) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_text(content, encoding="utf-8")
+    assert main(["init", str(tmp_path / "project"), "--from", str(table)]) == 2
+    assert str(table) in capfd.readouterr().err
+    assert not (tmp_path / "project").exists()
+
+
 @pytest.mark.parametrize("is_squad", [False, True])
 def test_questions_with_answers_become_a_task(tmp_path: Path, is_squad: bool) -> None:
     answer = {"text": "anna", "answer_start": 0}
@@ -219,8 +230,8 @@ def test_named_columns_become_tasks_of_the_named_kinds(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     table = tmp_path / "rows.csv"
-    rows = [f"the old boat {k} at sea,{k % 4},{'ab'[k % 2]},{k % 2}\n" for k in range(30)]
-    table.write_text("text,visits,kind,late\n" + "".join(rows), encoding="utf-8")
+    rows = [f"{k},the old boat {k} at sea,{k % 4},{'ab'[k % 2]},{k % 2},x{k}\n" for k in range(30)]
+    table.write_text("id,text,visits,kind,late,code\n" + "".join(rows), encoding="utf-8")
     assert main(["init", str(tmp_path / "all"), "--from", str(table)]) == 0
     given = ["--from", str(table), "--tasks", "visits=count,kind"]
     assert main(["init", str(tmp_path / "two"), *given]) == 0

@@ -107,8 +107,14 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 CHOSEN = """\
 effort: {effort:22} # quick, normal or best: chooses rate, batch size and length by data and encoder
-#learning_rate: 2e-4           # settings given here take precedence
+{rate}
 optimizer: adamw"""
+FREE_RATE = "#learning_rate: 2e-4           # settings given here take precedence"
+RATE_OF_COUNTS = (
+    "learning_rate: 1e-3            # a third of the usual: a new encoder soon learns noise of counts"
+)
+"""The line about the rate in such a configuration."""
+
 TOGETHER = """
 tasks_per_step: all            # a step trains all tasks; in turn, each would disturb the others"""
 """The line about steps in the configuration of a table with several tasks."""
@@ -243,6 +249,8 @@ def _values(
     # A new encoder learns several tasks, or answers, in twice the updates of one task; a step costs little.
     is_hard = is_together or (is_table and "mrc" in tasks.values())
     usual = "best" if is_hard and pretrain is None else "normal"
+    is_noisy = is_table and pretrain is None and "count" in tasks.values()
+    rate = RATE_OF_COUNTS if is_noisy else FREE_RATE
     tags = ", ".join(str(int(name in targets)) for name in tasks)
     ratios = ", ".join("1.0" if name in targets else "0.5" for name in tasks)
     return {
@@ -253,7 +261,7 @@ def _values(
         f"{TOGETHER if is_together else ''}",
         "encoder": _filled(encoder, named),
         "main": targets[0],
-        "training": FIXED if is_fixed else CHOSEN.format(effort=effort or usual),
+        "training": FIXED if is_fixed else CHOSEN.format(effort=effort or usual, rate=rate),
         "predict": "\n".join(f"palm predict config.yaml --task {name}" for name in targets),
         "title": ", ".join(tasks) + (" on one encoder" if len(tasks) > 1 else ""),
         "tasks": _task_list(tasks, targets),

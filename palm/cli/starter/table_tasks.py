@@ -121,11 +121,13 @@ def tasks_in(path: Path, named: Mapping[str, str] = MappingProxyType({})) -> Tab
     if not found.files and len(texts) == 2:
         columns = dict(zip(("text_a", "text_b"), texts, strict=True))
         found.add("pairs", path, {"reader": "embedding", "paradigm": "embedding"}, columns)
-    if not found.files and texts == [*values]:
+    if not found.files and texts == [*values] != [] and not re.search(r"[;|\t]", texts[0]):
         found.add("words", path, {"reader": "mlm", "paradigm": "mlm"}, {"text_a": texts[0]})
     if not found.files:
         expected = "expected a column of texts, and one of labels or texts"
-        raise ConfigError(f"--from {path}: {expected}; the columns are {', '.join(values)}")
+        if len(values) == 1:
+            expected += "; columns are separated by commas in a .csv file, and by tabs in a .tsv file"
+        raise ConfigError(f"--from {path}: {expected}; found the columns {', '.join(values) or 'of no rows'}")
     cells = chain.from_iterable(values[name] for name in (*texts, *words))
     found.texts.extend([*map(_joined, cells), *chain.from_iterable(chain(*(values[name] for name in lists)))])
     return found
@@ -158,8 +160,8 @@ def _add_labels(
         sources = words if settings.get("reader") == "seq_label" else texts or words
         if settings and sources:
             target = "spans" if settings["reader"] == "span" else "label"
-            named = {"text_a": sources[0], target: name, **_second(sources, settings["reader"])}
-            found.add(name, path, settings, named)
+            used = {"text_a": sources[0], target: name, **_second(sources, settings["reader"])}
+            found.add(name, path, settings, used)
 
 
 def _unused(name: str, known: Collection[str]) -> str:
