@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -205,8 +206,14 @@ def _stored(task: TaskConfig, parts: Mapping[str, Sequence[int]]) -> dict[str, P
         text = Selection(path, digest, rows, settings).text
         found[part] = keep_selection(_record(task.name, part), text)
     counted = ", ".join(f"{len(rows)} {part}" for part, rows in parts.items())
-    logger.info("%s: chosen from %s: %s rows", task.name, path.name, counted)
+    _tell_once(f"{task.name}: chosen from {path.name}: {counted} rows")
     return found
+
+
+@cache
+def _tell_once(line: str) -> None:
+    """Log a line, which every reading of the same configuration would repeat."""
+    logger.info("%s", line)
 
 
 @dataclass
