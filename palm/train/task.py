@@ -187,17 +187,6 @@ def _warn_of_one_label(task: Task, target: str, labels: Column) -> None:
         )
 
 
-def _warn_of_one_text(task: Task, tokens: Column) -> None:
-    """Warn of training rows that all have the same text, or the same pair of texts."""
-    count = len(tokens)
-    are_as_long = count > 1 and (tokens.lengths == len(tokens[0])).all()
-    if are_as_long and (tokens.values.reshape(count, -1) == tokens[0]).all():
-        task.reader.warn_once(
-            f"{task.name}: all {count} training rows repeat the text of the first, so there is nothing to "
-            "learn; choose other rows or another column"
-        )
-
-
 class TaskState:
     """A task in a run: its batches and its progress.
 
@@ -235,7 +224,6 @@ class TaskState:
         if len(task.head.targets_attr) == 1 and (target := next(iter(task.head.targets_attr))) in rows:
             task.head.count_labels(rows[target].values)
             _warn_of_one_label(task, target, rows[target])
-        _warn_of_one_text(task, rows["token_ids"])
         assert task.batch_size is not None
         self.stream = TaskStream(
             task.name,
