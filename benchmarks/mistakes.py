@@ -259,7 +259,6 @@ YAML: list[tuple[str, tuple[str, ...], Callable[[Path], object]]] = [
     ("accuracy of numbers", ("accuracy",), setting("price.yaml", "metrics: accuracy")),
     ("a metric of spans for classes", ("span_f1",), setting("category.yaml", "metrics: span_f1")),
     ("patience beyond all evaluations", ("patience",), setting("config.yaml", "early_stopping_patience: 1000")),
-    ("best_by a metric", ("best_by", "accuracy"), setting("config.yaml", "best_by: accuracy")),
     ("a loss without weight", ("loss_weight",), setting("category.yaml", "loss_weight: 0")),
     ("a loss with a negative weight", ("loss_weight",), setting("category.yaml", "loss_weight: -1")),
     ("a weight of one class", ("class_weights",), setting("category.yaml", "class_weights: [2]")),

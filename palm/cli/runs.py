@@ -49,7 +49,7 @@ GROUPS = {
     "tasks": "task_instance target_tag mix_ratio mixing tasks_per_step balance",
     "model": "backbone pretrain_path vocab_path max_seq_len lora freeze",
     "training": "effort num_epochs max_steps batch_size learning_rate optimizer lr_scheduler weight_decay",
-    "evaluation": "eval_every_n_steps eval_every_epoch metrics best_by early_stopping_patience",
+    "evaluation": "eval_every_n_steps eval_every_epoch metrics early_stopping_patience",
     "folder": "save_path resume overwrite save_every_n_steps keep_last_n loggers progress",
     "machine": "device precision num_devices",
 }

@@ -283,8 +283,7 @@ def with_tasks(run: RunConfig, names: Sequence[str]) -> RunConfig:
     """Return the run of some of its tasks."""
     numbers = [[task.name for task in run.tasks].index(name) for name in names]
     lists: dict[str, Any] = {name: only(getattr(run.settings, name), numbers) for name in marked(PER_TASK)}
-    best_by = [name for name in run.settings.best_by or () if name in names] or None
-    settings = replace(run.settings, task_instance=list(names), best_by=best_by, **lists)
+    settings = replace(run.settings, task_instance=list(names), **lists)
     tasks = tuple(run.tasks[number] for number in numbers)
     if len(tasks) > 1:
         return replace(run, settings=settings, tasks=tasks)

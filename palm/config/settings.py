@@ -85,8 +85,6 @@ class RunSettings:
         keep_last_n: number of checkpoints, and of intermediate models of each target, to keep; -1: all.
         eval_every_n_steps: global steps between evaluations of the tasks with a dev_file; -1: none.
         eval_every_epoch: evaluate them at the end of every epoch of the main task.
-        best_by: the tasks whose first metrics, on average, decide which step of the run is the best; by
-            default all targets with a dev_file.
         early_stopping_patience: evaluations without improvement after which a target counts as finished;
             -1: never.
         save_infermodel_every_n_steps: steps of a target between its inference models; -1: none.
@@ -140,7 +138,6 @@ class RunSettings:
     keep_last_n: int = field(default=-1, metadata=NO_RESULT)
     eval_every_n_steps: int = -1
     eval_every_epoch: bool = True
-    best_by: list[str] | None = None
     early_stopping_patience: int = -1
     resume: str | None = field(default=None, metadata=OF_WHOLE_RUN | NO_RESULT)
     overwrite: bool = field(default=False, metadata=OF_WHOLE_RUN | NO_RESULT)

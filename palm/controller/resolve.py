@@ -414,13 +414,9 @@ class _Resolver:
                     config.problem(f"{config.placed(name, task.name)}: {missing_reason(path)}: {path}")
 
     def _check_evaluation(self, settings: Mapping[str, Any], tasks: Sequence[TaskConfig]) -> None:
-        """Check the requirements of best models and early stopping."""
+        """Check the requirements of early stopping."""
         config = self.config
         evaluated = [task.name for task in tasks if task.settings.is_evaluated]
-        if strange := [name for name in settings.get("best_by") or () if name not in evaluated]:
-            known = ", ".join(evaluated) or "none"
-            named = ", ".join(strange)
-            config.problem(f"{config.placed('best_by')} names {named}; tasks with a dev_file: {known}")
         if (settings.get("early_stopping_patience") or -1) > 0:
             place = config.placed("early_stopping_patience")
             if not evaluated:

@@ -247,7 +247,7 @@ def sweep(
 ) -> Sweep:
     """Train with different settings, and find those with the best dev scores.
 
-    A run's score is the mean over targets (or `best_by`) of their first metric at its best evaluation. The
+    A run's score is the mean over targets of their first metric at its best evaluation. The
     same call resumes a killed sweep, and adds trials. The result is also written to the folder.
 
     Args:

@@ -246,7 +246,7 @@ class Evaluated(Recorded, recorded_as="evaluation"):
         scores: task -> its scores by name, those of the deciding metric first.
         dev_loss: task -> mean loss of its dev rows; only tasks whose rows to evaluate have targets.
         best: tasks for which this is the best evaluation so far.
-        mean: mean normalized score of the tasks of `best_by`; NaN if one is not a number.
+        mean: mean normalized score of all targets; NaN if one is not a number.
         seconds: time since the run began; only in the history.
         rows: task -> the rows that it was scored on, and what its scores stand beside.
     """

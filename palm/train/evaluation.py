@@ -66,31 +66,22 @@ class Evaluator:
         training: the run; its checkpoints contain the evaluations.
         every: evaluate every so many global steps; 0 or less: never at a fixed interval.
         every_epoch: evaluate at the end of every epoch of the main task, the first target.
-        best_by: tasks whose mean normalized score is that of the whole run; None: all targets.
 
     Attributes:
         evaluations: all evaluations so far.
         dev: task -> its dev data, read and tokenized once.
         best: task -> its best evaluation.
-        overall: the best evaluation of the whole run, by `best_by`.
+        overall: the best evaluation of the whole run, by the mean normalized score of all targets.
 
     Raises:
         DataError: dev data that cannot be used, with its file and line.
     """
 
-    def __init__(
-        self,
-        training: Training,
-        every: int = -1,
-        every_epoch: bool = True,
-        best_by: Sequence[str] | None = None,
-    ) -> None:
+    def __init__(self, training: Training, every: int = -1, every_epoch: bool = True) -> None:
         self.training = training
         self.every = every
         self.every_epoch = every_epoch
         self.tasks = [task for task in training.tasks if task.task.dev_file is not None]
-        targets = [task.name for task in self.tasks if task.is_target]
-        self.best_by = targets if best_by is None else list(best_by)
         self.main = next(task for task in training.tasks if task.is_target)
         self.evaluations: list[Evaluated] = []
         self.best = {task.name: Best() for task in self.tasks}
@@ -106,7 +97,7 @@ class Evaluator:
         if all(task.task.dev_file is None for task in training.tasks):
             return None
         settings = training.config.settings
-        return cls(training, settings.eval_every_n_steps, settings.eval_every_epoch, settings.best_by)
+        return cls(training, settings.eval_every_n_steps, settings.eval_every_epoch)
 
     @property
     def most_evaluations(self) -> int:
@@ -183,14 +174,15 @@ class Evaluator:
         )
 
     def _record(self, evaluation: Evaluated) -> float | None:
-        """Compare with the best so far; return the mean normalized score of `best_by`."""
+        """Compare with the best so far; return the mean normalized score of all targets."""
         self.evaluations.append(evaluation)
         found = {task.name: normalized_score(task.task, evaluation.scores[task.name]) for task in self.tasks}
         for name, best in self.best.items():
             best.update(found[name], evaluation.step)
-        if not self.best_by:
+        of_targets = [found[task.name] for task in self.tasks if task.is_target]
+        if not of_targets:
             return None
-        mean = math.fsum(found[name] for name in self.best_by) / len(self.best_by)
+        mean = math.fsum(of_targets) / len(of_targets)
         self.overall.update(mean, evaluation.step)
         return mean
 

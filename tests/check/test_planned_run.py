@@ -50,7 +50,7 @@ NOT_PLANNED = {
     *("task_instance", "balance", "task_reuse_tag", "backbone"),
     *("backbone_config_path", "pretrain_path", "start_from", "reset", "save_path", "optimizer"),
     *("lr_scheduler", "warmup_proportion", "use_ema", "ema_decay", "print_every_n_steps", "progress"),
-    *("quiet", "verbose", "loggers", "keep_last_n", "best_by", "resume"),
+    *("quiet", "verbose", "loggers", "keep_last_n", "resume"),
     *("eval_every_epoch", "eval_every_n_steps", "save_every_n_steps", "save_infermodel_every_n_steps"),
     *("overwrite", "data_cache", "use_data_cache", "use_gpu", "device"),
     *("process_group_timeout", "precision", "deterministic", "activation_checkpointing"),

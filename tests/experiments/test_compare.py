@@ -123,7 +123,7 @@ def resolved(given: Any) -> RunConfig:
 
 def test_a_document_of_some_tasks_has_nothing_of_the_others(tmp_path: Path) -> None:
     given = made(tmp_path, "cls", "mrc", "mlm", mix_ratio=[1, 1, 0.5], target_tag=[1, 1, 0])
-    given |= {"doc_stride": 9, "mrc.batch_size": 3, "best_by": ["mrc"], "mixing": "temperature"}
+    given |= {"doc_stride": 9, "mrc.batch_size": 3, "mixing": "temperature"}
     given["mixing_temperature"] = 3
     whole = resolved(given)
     two = resolved(with_tasks(whole, ["cls", "mlm"]).to_dict())
@@ -133,7 +133,7 @@ def test_a_document_of_some_tasks_has_nothing_of_the_others(tmp_path: Path) -> N
     one = resolved(edited_document(with_tasks(whole, ["mrc"]), {"random_seed": 7}))
     assert [task.name for task in one.tasks] == ["mrc"]
     assert one.tasks[0].settings.batch_size == 3
-    assert (one.settings.random_seed, one.settings.best_by) == (7, ["mrc"])
+    assert one.settings.random_seed == 7
 
 
 SLOT = TaskProgress(name="slot", mix_ratio=0.7, rows=300, steps_per_epoch=30)
