@@ -125,7 +125,6 @@ WRITES = {
     "compare",
     "sweep",
     "predict",
-    "evaluate",
     "download",
     "plot",
     "report",

@@ -48,7 +48,7 @@ def test_a_model_that_exploded_is_not_saved(folder: Path) -> None:
     from palm.train.saving import save_model
 
     with pytest.raises(TrainingError, match=r"'cls'.* 0 .*head\.out\.bias"):
-        save_model(training, task, folder / "model")
+        save_model(training, [task], folder / "model")
     assert not (folder / "model").exists()
 
 
