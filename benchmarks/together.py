@@ -6,8 +6,9 @@ SETS is made by `rivals_data.py`. Every way has the settings of `--effort`. `tog
 of a case in turn, `each_step` trains all of them in every step; `alone` has as many updates as the target
 there, and `longer` as many as all tasks together. A seed draws the target's rows and starts the training;
 helpers have `--helper_rows` other rows of their set. In `tickets` and `reviews` the target is the column
-`tags`, and the helpers are the other columns of the same rows; `reviews` (`data/reviews`) starts from the
-encoder of `palm init --from`. The last model is scored on test rows; in tables, on the rows that are not
+`tags`, and the helpers are the other columns of the same rows; `reviews` (`data/reviews`) and `tickets small`
+start from the encoder of `palm init --from`. Without `--head_learning_rate`, `effort` chooses that rate, too,
+if there are several tasks. The last model is scored on test rows; in tables, on the rows that are not
 drawn. The same command goes on where it stopped; `--table` only prints.
 """
 
@@ -36,13 +37,17 @@ CASES = {
     "intents with slots": ("intents", "cls", "slots", "seq_label"),
     "mixed with snips": ("mixed", "multi_label", "snips", "cls"),
     "tickets": ("tags", "multi_label", "", ""),
+    "tickets small": ("tags", "multi_label", "", ""),
     "reviews": ("tags", "multi_label", "", ""),
 }
 """Case -> set and kind of the target, and of its helper; tables have their own."""
+TICKETS = {"text": "message", "category": "cls", "urgency": "ordinal", "tags": "multi_label"}
 TABLES = {
-    "tickets": {"text": "message", "category": "cls", "urgency": "ordinal", "tags": "multi_label"},
+    "tickets": TICKETS,
+    "tickets small": TICKETS,
     "reviews": {"text": "review", "topic": "cls", "stars": "ordinal", "tags": "multi_label"},
 }
+SMALL = ("reviews", "tickets small")
 METRIC = {"cls": "accuracy", "seq_label": "entity_f1", "multi_label": "micro_f1"}
 WAYS = ("alone", "together", "each_step", "longer")
 NEVER = 10**6
@@ -94,7 +99,7 @@ def of_table(args: Namespace, case: str, seed: int, folder: Path) -> tuple[dict[
     """A task per column of a table, on the same rows, and a file of the other rows."""
     columns = dict(TABLES[case])
     text = columns.pop("text")
-    with (args.tickets if case == "tickets" else args.reviews).open(encoding="utf-8", newline="") as file:
+    with table_of(args, case).open(encoding="utf-8", newline="") as file:
         rows = [
             row for row in csv.DictReader(file) if row[text].strip() and all(row[each] for each in columns)
         ]
@@ -111,6 +116,12 @@ def of_table(args: Namespace, case: str, seed: int, folder: Path) -> tuple[dict[
         key = "target" if name == "tags" else name
         tasks[key] = task_of(kind, [row[name] for row in rows], files["train"]) | {"columns": {"label": name}}
     return tasks, files["test"]
+
+
+def table_of(args: Namespace, case: str) -> Path:
+    """The file of a case's rows."""
+    path: Path = args.reviews if case == "reviews" else args.tickets
+    return path
 
 
 def initial_encoder(folder: Path, table: Path) -> Row:
@@ -134,8 +145,8 @@ def run(args: Namespace, case: str, seed: int, way: str) -> Row:
         tasks, test = (of_table if case in TABLES else of_sets)(args, case, seed, folder)
         kind = CASES[case][1]
         encoder: Row = {"backbone": "auto", "pretrain_path": str(args.model)}
-        if case == "reviews":
-            encoder = initial_encoder(folder, args.reviews)
+        if case in SMALL:
+            encoder = initial_encoder(folder, table_of(args, case))
         config: Row = {
             **encoder,
             "task_instance": "target",
@@ -156,6 +167,8 @@ def run(args: Namespace, case: str, seed: int, way: str) -> Row:
         if way == "longer":
             epochs = palm.Controller(config, argv=[]).run.settings.num_epochs
             config |= {"num_epochs": len(tasks) * epochs}
+        if args.head_learning_rate is not None:
+            config |= {"head_learning_rate": args.head_learning_rate}
         start = time.process_time()
         training = palm.Controller(config, argv=[]).training()
         for _ in training.steps():
@@ -197,6 +210,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100, help="of the target; tables have twice as many")
     parser.add_argument("--helper_rows", type=int, default=2000)
     parser.add_argument("--effort", default="normal", choices=("quick", "normal", "best"))
+    parser.add_argument("--head_learning_rate", type=float, help="of all tasks; that of effort if not given")
     parser.add_argument("--max_seq_len", type=int, default=64)
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()

@@ -81,7 +81,7 @@ def test_a_run_gets_what_is_chosen_with_the_reason_in_its_record(tmp_path: Path)
     assert found["global"]["learning_rate"] == 0.003
     assert found["tasks"]["cls"]["batch_size"] == found["tasks"]["match"]["batch_size"] == 16
     assert "num_epochs" not in found["global"]
-    (line,) = (line for line in text.splitlines() if "learning_rate" in line)
+    (line,) = (line for line in text.splitlines() if line.strip().startswith("learning_rate"))
     assert [part for part in ("effort normal", "random weights", "32 wide") if part not in line] == []
     assert Controller(found, argv=[]).run.to_dict() == found
 
@@ -96,6 +96,18 @@ def test_every_setting_that_is_there_counts(tmp_path: Path) -> None:
     assert [found["tasks"][task]["batch_size"] for task in ("cls", "match")] == [16, 5]
 
 
+def test_heads_of_several_tasks_have_a_higher_rate_unless_a_rate_is_given(tmp_path: Path) -> None:
+    config = given(tmp_path, "cls", "match")
+    config["tasks"]["match"]["head_learning_rate"] = 0.5
+    found = Controller(config, argv=[]).run.to_dict()["tasks"]
+    assert [found[task]["head_learning_rate"] for task in ("cls", "match")] == [0.03, 0.5]
+    for own in ({"learning_rate": 0.1}, {"head_learning_rate": 0.2}, {"backbone_learning_rate": 0.1}):
+        run = Controller({**config, **own}, argv=[]).run
+        assert run.tasks[0].settings.head_learning_rate == own.get("head_learning_rate")
+    alone = Controller(given(tmp_path, "cls"), argv=[]).run
+    assert alone.tasks[0].settings.head_learning_rate is None
+
+
 def test_the_rows_are_those_that_are_chosen_to_train_on(tmp_path: Path) -> None:
     config = given(tmp_path, "cls", "match", target_tag=[0, 1])
     config["tasks"]["match"]["sample"] = 10
@@ -103,7 +115,7 @@ def test_the_rows_are_those_that_are_chosen_to_train_on(tmp_path: Path) -> None:
     read = read_config(config, argv=[])
     choose_by_effort(read)
     assert facts_of(choose_rows(resolve(read), for_train=True)) == RunFacts(
-        10, 32, is_pretrained=False, can_rest=True, is_evaluated=True, steps_of_all=2.0
+        10, 32, is_pretrained=False, can_rest=True, is_evaluated=True, steps_of_all=2.0, tasks=2
     )
     run = resolve(read).settings
     # One step of the main task per epoch, and one of the other task.
