@@ -32,9 +32,7 @@ def predicting(folder: Path, **settings: Any) -> Controller:
 def test_a_trained_model_answers_what_it_was_taught(trained: Path) -> None:
     answers = predicting(trained).pred("mrc")
     assert palm.metrics.squad_scores(answers, trained / "mrc.json")["exact_match"] > 80
-    labels = [
-        line.split("\t")[0] for line in (trained / "match.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    ]
+    labels = [line.split("\t")[0] for line in (trained / "match.tsv").read_text("utf-8").splitlines()[1:]]
     right = [
         str(record["label"]) == label
         for record, label in zip(predicting(trained).pred("match"), labels, strict=True)
@@ -48,9 +46,7 @@ def test_the_directory_alone_is_enough(trained: Path, tmp_path: Path) -> None:
     expected = [record["label"] for record in predicting(trained).pred("cls")]
     (trained / "vocab.txt").rename(trained / "gone.txt")
     try:
-        texts = [
-            line.split("\t")[1] for line in (trained / "cls.tsv").read_text(encoding="utf-8").splitlines()[1:]
-        ]
+        texts = [line.split("\t")[1] for line in (trained / "cls.tsv").read_text("utf-8").splitlines()[1:]]
         assert [record["label"] for record in palm.load_model(tmp_path / "moved").predict(texts)] == expected
         answer = palm.load_model(tmp_path / "reader").predict(
             [("what colour is the door", "anna has a new red door .")]

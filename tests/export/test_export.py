@@ -271,9 +271,7 @@ def test_every_output_layer_computes_the_same_in_transformers(
 ) -> None:
     model = random_model(backbone, HEADS[head](), tmp_path / "model", task_id=3)
     to_hugging_face(tmp_path / "model", tmp_path / "hf")
-    architecture = json.loads((tmp_path / "hf" / "config.json").read_text(encoding="utf-8"))["architectures"][
-        0
-    ]
+    architecture = json.loads((tmp_path / "hf" / "config.json").read_text("utf-8"))["architectures"][0]
     theirs, info = getattr(transformers, architecture).from_pretrained(
         tmp_path / "hf", output_loading_info=True
     )

@@ -61,9 +61,7 @@ def model_directory(folder: Path, family: str, head: str = "ForMaskedLM", **sett
     """Weights, `config.json` and `tokenizer.json` as the library saves them, with the tiny vocabulary."""
     import transformers
 
-    words = (
-        tiny.write_files(folder / "data").joinpath("vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
-    )
+    words = tiny.write_files(folder / "data").joinpath("vocab.txt").read_text("utf-8").split("\n")[:-1]
     tokenizer = transformers.BertTokenizerFast(vocab={word: number for number, word in enumerate(words)})
     special = {
         name: words.index(token) for name, token in (("pad_token_id", "[PAD]"), ("sep_token_id", "[SEP]"))

@@ -120,9 +120,7 @@ def test_tokens_and_labels_of_first_pieces_equal_the_originals(lower: bool, tmp_
     reader = SequenceLabelReader(minilm() / "vocab.txt", 32, folder / "label_map.json", do_lower_case=lower)
     examples = list(reader.read(path, with_targets=True))
     rows = reader.encode(examples, with_targets=True)
-    sentences = json.loads((folder / "reader.json").read_text(encoding="utf-8"))[
-        f"records lower={lower} max_len=32"
-    ]
+    sentences = json.loads((folder / "reader.json").read_text("utf-8"))[f"records lower={lower} max_len=32"]
     assert len(examples) == len(sentences) == 20
     assert len(rows) == 20 + 3  # 40 words of 3 pieces and more need four windows of 30
     firsts = [rows["example"].values.tolist().index(number) for number in range(20)]

@@ -50,6 +50,21 @@ def written(path: Path, text: str | bytes) -> Path:
     return path
 
 
+def stored(path: Path, table: Any, features: dict[str, Any] | None = None, **settings: Any) -> Path:
+    """A table of Arrow in a file of the kind of its name, with the features that `datasets` notes."""
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table(table) if isinstance(table, dict) else table
+    if features:
+        metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+        table = table.replace_schema_metadata(metadata)
+    if path.suffix == ".parquet":
+        pytest.importorskip("pyarrow.parquet").write_table(table, path, **settings)
+    else:
+        with pyarrow.ipc.new_stream(path, table.schema) as stream:
+            stream.write_table(table, **settings)
+    return path
+
+
 def printed(folder: Path, program: str, *words: str) -> str:
     """What a program prints in a process of its own."""
     errors = folder / "errors.txt"
@@ -103,7 +118,6 @@ print(ends["rows"], ends["refused"])
 
 def test_a_mutated_arrow_or_parquet_file_is_read_or_refused(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     draw = random.Random(7)
     table = pyarrow.table(
         {
@@ -113,9 +127,8 @@ def test_a_mutated_arrow_or_parquet_file_is_read_or_refused(tmp_path: Path) -> N
             "kind": pyarrow.array(["red", "blue"] * 20).dictionary_encode(),
         }
     )
-    parquet.write_table(table, tmp_path / "whole.parquet", row_group_size=16)
-    with pyarrow.ipc.new_stream(tmp_path / "whole.arrow", table.schema) as stream:
-        stream.write_table(table, max_chunksize=16)
+    stored(tmp_path / "whole.parquet", table, row_group_size=16)
+    stored(tmp_path / "whole.arrow", table, max_chunksize=16)
     with pyarrow.ipc.new_file(tmp_path / "whole.file.arrow", table.schema) as stream:
         stream.write_table(table, max_chunksize=16)
     assert len(rows(tmp_path / "whole.file.arrow")) == len(rows(tmp_path / "whole.arrow")) == 40
@@ -146,7 +159,6 @@ for name in sys.argv[1:]:
 def bombs(folder: Path) -> dict[str, Path]:
     """Small files with large cells."""
     pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     found = {}
     for suffix, opener in {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.items():
         path = found[f"tsv{suffix}"] = folder / f"cell.tsv{suffix}"
@@ -164,21 +176,15 @@ def bombs(folder: Path) -> dict[str, Path]:
     squad = found["squad"] = folder / "squad.json.gz"
     squad.write_bytes(gzip.compress(b" " * MIB, 1) * 300)
     long = "a" * (200 * MIB)
-    parquet.write_table(pyarrow.table({"text_a": [long]}), folder / "cell.parquet")
+    stored(folder / "cell.parquet", {"text_a": [long]})
     many = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0, 1] * 300, "int32"), [long[: 12 * MIB], "b"])
-    parquet.write_table(pyarrow.table({"text_a": many}), folder / "many.parquet")
+    stored(folder / "many.parquet", {"text_a": many})
     words = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 1000, "int32"), [long[: 20 * MIB]])
-    with pyarrow.ipc.new_stream(folder / "many.arrow", pyarrow.schema({"text_a": words.type})) as stream:
-        stream.write_batch(pyarrow.record_batch({"text_a": words}))
+    stored(folder / "many.arrow", {"text_a": words})
     for kind in ("parquet", "arrow"):
         one = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 2000, "int32"), [long[: 12 * MIB]])
         lists = pyarrow.ListArray.from_arrays(pyarrow.array([0, 1000, 2000], "int32"), one)
-        table = pyarrow.table({"words": lists})
-        if kind == "parquet":
-            parquet.write_table(table, folder / "nested.parquet")
-        else:
-            with pyarrow.ipc.new_stream(folder / "nested.arrow", table.schema) as stream:
-                stream.write_table(table)
+        stored(folder / f"nested.{kind}", {"words": lists})
     packed = pyarrow.ipc.IpcWriteOptions(compression="zstd")
     rows = pyarrow.table({"text_a": [long[:MIB]] * 300, "label": range(300)})
     kinds = {"packed.arrow": pyarrow.ipc.new_file, "packed-words.arrow": pyarrow.ipc.new_stream}
@@ -481,20 +487,13 @@ def test_an_error_of_the_disk_while_input_is_read_is_told_of_the_input(
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_labels_with_names_in_the_file_are_those_of_the_label_map(tmp_path: Path, kind: str) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
     features = {
         "label": {"names": ["pos", "neg"], "_type": "ClassLabel"},
         "ner_tags": {"feature": {"names": ["B-X", "O"], "_type": "ClassLabel"}, "_type": "Sequence"},
         "text_a": {"dtype": "string", "_type": "Value"},
     }
-    table = pyarrow.table({"label": [0, 1], "text_a": ["a red", "a door"], "ner_tags": [[0, 1], [1, 1]]})
-    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
-    path = tmp_path / f"a.{kind}"
-    if kind == "parquet":
-        pytest.importorskip("pyarrow.parquet").write_table(table, path)
-    else:
-        with pyarrow.ipc.new_stream(path, table.schema) as stream:
-            stream.write_table(table)
+    table = {"label": [0, 1], "text_a": ["a red", "a door"], "ner_tags": [[0, 1], [1, 1]]}
+    path = stored(tmp_path / f"a.{kind}", table, features)
     vocab = write_vocabulary(tmp_path)
     reader = ClassifyReader(vocab, 16, label_map={"neg": 0, "pos": 1})
     assert [each.label for each in reader.read(path, True)] == [1, 0]
@@ -513,24 +512,18 @@ def test_names_of_labels_count_in_lists_and_objects_and_where_text_counts(tmp_pa
         "parts": {"feature": {"kind": label}, "_type": "Sequence"},
     }
     row = {"label": [1, 0], "entities": [{"start": 0, "kind": 1}, None], "parts": {"kind": [1, 0]}}
-    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-    table = pyarrow.Table.from_pylist([row]).replace_schema_metadata(metadata)
-    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "a.parquet")
-    (found,) = rows(tmp_path / "a.parquet")
+    (found,) = rows(stored(tmp_path / "a.parquet", pyarrow.Table.from_pylist([row]), features))
     assert found == row
     ids = [*found["label"], found["entities"][0]["kind"], *found["parts"]["kind"]]
     assert list(map(cell_text, ids)) == ["Y", "X", "Y", "Y", "X"]
 
 
 def test_files_with_other_ids_for_a_label_are_refused_without_a_label_map(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
     reader = ClassifyReader(write_vocabulary(tmp_path), 16, n_classes=2)
     for name, names in (("a", ["no", "yes"]), ("b", ["yes", "no"])):
-        table = pyarrow.table({"label": [0, 1], "text_a": ["a red", "a door"]})
+        table = {"label": [0, 1], "text_a": ["a red", "a door"]}
         label = {"names": names, "_type": "ClassLabel"}
-        metadata = json.dumps({"info": {"features": {"label": label}}})
-        table = table.replace_schema_metadata({"huggingface": metadata})
-        pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / f"{name}.parquet")
+        stored(tmp_path / f"{name}.parquet", table, {"label": label})
     assert [each.label for each in reader.read(tmp_path / "a.parquet", True)] == [0, 1]
     with pytest.raises(DataError, match=r"'yes'.*'no'.*label_map"):
         list(reader.read(tmp_path / "b.parquet", True))

@@ -247,9 +247,7 @@ def test_probabilities_equal_the_recorded_ones(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["en_lower", "en_cased", "cn_for_cn", "cn_for_cn_cased"])
 def test_every_answer_is_a_piece_of_its_context(case: str, tmp_path: Path) -> None:
-    data = json.loads(
-        (MRC_POST / recorded_json(case, "config.json")["pred_file"]).read_text(encoding="utf-8")
-    )
+    data = json.loads((MRC_POST / recorded_json(case, "config.json")["pred_file"]).read_text("utf-8"))
     contexts = {
         qa["id"]: LITERAL_SEP.sub(STAND_IN, paragraph["context"])
         for article in data["data"]
