@@ -191,31 +191,6 @@ def test_training_rows_of_one_label_are_reported(
     assert [each for each in warnings(caplog, config, reads_data=True) if "label" in each] == []
 
 
-@pytest.mark.parametrize(
-    ("kind", "row"),
-    [
-        ("embedding", {"text_a": "a boat", "text_b": "the boat"}),
-        ("match", {"text_a": "a boat", "text_b": "the boat"}),
-        ("cls", {"text_a": "a boat"}),
-    ],
-)
-def test_training_rows_that_repeat_one_are_reported(
-    folder: Path, caplog: pytest.LogCaptureFixture, kind: str, row: dict[str, str]
-) -> None:
-    def repeated(*rows: dict[str, str]) -> list[str]:
-        labelled = [{**row, "label": k % 2} if kind != "embedding" else row for k, row in enumerate(rows)]
-        (folder / "t.jsonl").write_text("".join(json.dumps(each) + "\n" for each in labelled), "utf-8")
-        config = tiny.config(folder, "cls")
-        config["tasks"]["cls"] = {"reader": kind, "paradigm": kind, "train_file": str(folder / "t.jsonl")}
-        config["tasks"]["cls"] |= {"n_classes": 2} if kind == "cls" else {}
-        caplog.clear()
-        return [line for line in warnings(caplog, config, reads_data=True) if "repeat" in line]
-
-    (line,) = repeated(*[row] * 8)
-    assert "all 8 training rows repeat" in line
-    assert repeated(*[row] * 7, {**row, "text_a": "a lamp"}) == []
-
-
 def test_pairs_of_one_label_are_reported(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [{"text_a": f"a {thing}", "text_b": "the boat", "label": 1} for thing in tiny.THINGS]
     (folder / "t.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows), "utf-8")
