@@ -138,7 +138,7 @@ class Answer:
     def words(self, better: str = "better", worse: str = "worse", sign: int = 1) -> str:
         """Return the word for its direction times `sign`, after `perhaps` if it is not certain."""
         if self.direction == 0:
-            return "undecided"
+            return "undecided" if self.difference.standard_error else "no difference"
         word = better if sign * self.direction > 0 else worse
         return word if self.is_certain else f"perhaps {word}"
 
@@ -163,7 +163,7 @@ class Outcome(Printed):
 
     @property
     def auxiliaries(self) -> dict[str, dict[str, str]]:
-        """Auxiliary -> target -> `helpful`, `harmful`, either after `perhaps`, or `undecided`.
+        """Auxiliary -> target -> `helpful`, `harmful`, either after `perhaps`, `undecided`, `no difference`.
 
         An auxiliary is judged by the way that leaves out only it.
         """
@@ -268,7 +268,7 @@ def _against_alone(answer: Answer, is_short: bool = False) -> str:
     seeds = "1 more seed" if answer.more_seeds == 1 else f"{answer.more_seeds} more seeds"
     more = f", about {seeds} would decide" if answer.more_seeds and not is_short else ""
     if answer.direction == 0:
-        return f"{answer.way} and alone: undecided {interval}{more}"
+        return f"{answer.way} and alone: {answer.words()} {interval}{more}"
     by = f"{abs(effect.mean):.1f} {answer.unit.split()[0] if is_short else answer.unit} {interval}"
     return f"{answer.way} {answer.words()} than alone by {by}{more}"
 

@@ -82,7 +82,7 @@ def test_a_comparison_is_trained_once_and_continues_with_what_is_missing(
     assert [result["steps"]["cls"] for result in results] == [6, 6, 4, 4, 4, 4]
     scores = found["ways"][1]["scores"]["cls"]["per_seed"]
     assert scores == [result["test"]["cls"]["scores"]["accuracy"] for result in results[2:4]]
-    assert found["auxiliaries"] == {"match": {"cls": "undecided"}}
+    assert found["auxiliaries"] == {"match": {"cls": "no difference"}}
     table = list(csv.reader((tmp_path / "grid" / "compare.csv").open(encoding="utf-8")))
     assert [row[:2] + row[3:4] for row in table[1:]] == [
         ["cls", "together", "alone-cls"],
@@ -331,8 +331,8 @@ def test_a_verdict_is_one_short_line() -> None:
     rows = {way.name: [[({"label": 1}, {"label": k % 2}) for k in range(40)]] * 2 for way in ways}
     test = {"target": Scoring("test.tsv", "accuracy", 40, "last", is_dev=False)}
     found = outcome_of(ways, {"target": rows}, test, [1, 2], "Equal.", resamples=20)
-    alone = "target: together and alone: undecided (+0.0 to +0.0); "
-    assert found.verdicts == {"target": f"{alone}auxiliaries: 12 undecided"}
+    alone = "target: together and alone: no difference (+0.0 to +0.0); "
+    assert found.verdicts == {"target": f"{alone}auxiliaries: 12 no difference"}
     assert len(found.auxiliaries) == len(found.rows()) - 2 == 12
 
 
