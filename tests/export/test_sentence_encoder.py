@@ -68,6 +68,7 @@ def test_sentence_transformers_gives_the_same_vectors(kind: str, tmp_path: Path)
 
 
 def test_a_pooling_of_the_librarys_own_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed (the extra `minilm`)")
     saved(Transformers(modern(tmp_path)), tmp_path)
     with pytest.raises(PalmError, match="pooling: first, mean or max"):
         palm.export.to_hugging_face(tmp_path / "model", tmp_path / "refused")
