@@ -21,6 +21,7 @@ from palm.check import check
 from palm.cli import main
 from palm.cli.starter.project import KINDS, TEMPLATES, tasks_of, write_project
 from palm.cli.starter.start import word_vectors
+from palm.cli.starter.table_tasks import tasks_in
 from palm.core.errors import ConfigError, StorageError
 from palm.report.analysis import Analysis, analyses_of
 from palm.report.page import page
@@ -182,6 +183,13 @@ def test_a_table_of_several_texts_a_row_becomes_a_task(
     assert [str(problem) for problem in found.problems if problem.severity == "error"] == []
     assert main(["train", config, "--max_steps", "2"]) == 0
     assert main(["predict", config]) == 0
+
+
+def test_the_folder_of_a_run_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "history.jsonl").write_text('{"task": "a", "label": "b"}\n' * 3, encoding="utf-8")
+    with raises(ConfigError, f"{tmp_path} is the folder of a run"):
+        tasks_in(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["", "text\n", "text;label\na red boat;0\na blue boat;1\n"])

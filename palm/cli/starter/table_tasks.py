@@ -95,9 +95,11 @@ def tasks_in(path: Path, named: Mapping[str, str] = MappingProxyType({})) -> Tab
 
     Raises:
         DataError: it cannot be read.
-        ConfigError: it has no column of texts, or neither a column of labels nor a second column of texts; or
-            `named` has an unknown column or kind.
+        ConfigError: it is the folder of a run; it has no column of texts, or neither a column of labels nor
+            a second column of texts; or `named` has an unknown column or kind.
     """
+    if (path / "run.json").is_file():  # its files of history would be the parts of a table
+        raise ConfigError(f"{path} is the folder of a run; give the table that it was trained on")
     values = _values(path)
     texts = [name for name in values if _is_text(values[name])]
     lists = [name for name in LISTS if {name, "label"} <= values.keys() and texts]
