@@ -83,9 +83,8 @@ def load_model(
     if engine == "onnx":
         use_onnx(models, precision)
     if folder != given:
-        names = ", ".join(tasks)
         note = best_note(models[0].trained if len(tasks) == 1 else {**models[0].trained, "scores": {}})
-        logger.info("%s: model loaded from %s%s", names, folder, note)
+        logger.info("%s: model loaded from %s%s", ", ".join(tasks), folder, note)
     return (JointModel({model.task: model for model in models}) if len(tasks) > 1 else models[0]).to(target)
 
 

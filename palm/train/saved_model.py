@@ -68,25 +68,37 @@ def save_models(
             if model.adapted is not None:
                 is_merged = model.backbone is backbone
                 model.adapted.write(part / (ADAPTERS if is_merged else f"{ADAPTERS}/{model.task}"))
-        parts = {model.task: (model.reader, model.head) for model in models}
-        description = {
-            "format": FORMAT,
-            "version": VERSION,
-            "palm_version": __version__,
-            **described_components(backbone, parts, part),
-            "run": run or {},
-        }
-        heads = [model.head for model in models]
-        for model in models:
-            description["tasks"][model.task] |= {
-                "batch_size": model.batch_size,
-                "head": heads.index(model.head),
-                "training": training.get(model.task, {}),
-            }
+        description = _described(models, backbone, part, run or {}, training)
         write_json(part / DESCRIPTION, description)
         labels = {model.task: label_names(model.reader, model.head) for model in models}
         card = model_card(description, labels, models[0].example, answer=models[0].answer())
         write_text(part / CARD, card)
+
+
+def _described(
+    models: Sequence[TaskModel],
+    backbone: Backbone,
+    folder: Path,
+    run: Mapping[str, Any],
+    training: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return the content of `config.json`; files of the components are copied to the folder."""
+    parts = {model.task: (model.reader, model.head) for model in models}
+    description = {
+        "format": FORMAT,
+        "version": VERSION,
+        "palm_version": __version__,
+        **described_components(backbone, parts, folder),
+        "run": run,
+    }
+    heads = [model.head for model in models]
+    for model in models:
+        description["tasks"][model.task] |= {
+            "batch_size": model.batch_size,
+            "head": heads.index(model.head),
+            "training": training.get(model.task, {}),
+        }
+    return description
 
 
 def _head_weights(models: Sequence[TaskModel]) -> Tensors:

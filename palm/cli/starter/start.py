@@ -63,11 +63,8 @@ def weights_of(
     positions = random(config["max_position_embeddings"], width) * length
     if has_order:
         positions = _waves(len(positions), width) * length
-    tables = {
-        "word": words * length,
-        "position": positions,
-        "token_type": np.outer([length, -length], segment),
-    }
+    segments = np.outer([length, -length], segment)
+    tables = {"word": words * length, "position": positions, "token_type": segments}
     weights = {f"embeddings.{name}_embeddings.weight": table for name, table in tables.items()}
     weights |= _norm("embeddings", width)
     for layer in range(config["num_hidden_layers"]):

@@ -120,19 +120,27 @@ def tasks_in(path: Path, named: Mapping[str, str] = MappingProxyType({})) -> Tab
     for name, kind in named.items():
         _check_named(path, name, kind, labels)
     _add_labels(found, path, {name: labels[name] for name in named or labels}, named, texts, words)
-    if not found.files and len(texts) == 2:
+    if not found.files:
+        _add_texts(found, path, values, texts)
+    cells = chain.from_iterable(values[name] for name in (*texts, *words))
+    found.texts.extend([*map(_joined, cells), *chain.from_iterable(chain(*(values[name] for name in lists)))])
+    return found
+
+
+def _add_texts(
+    found: TableTasks, path: Path, values: Mapping[str, Sequence[Any]], texts: Sequence[str]
+) -> None:
+    """Add the task of a table without labels: pairs of texts, or masked words."""
+    if len(texts) == 2:
         columns = dict(zip(("text_a", "text_b"), texts, strict=True))
         found.add("pairs", path, {"reader": "embedding", "paradigm": "embedding"}, columns)
-    if not found.files and texts == [*values] != [] and not re.search(r"[;|\t]", texts[0]):
+    elif texts == [*values] != [] and not re.search(r"[;|\t]", texts[0]):
         found.add("words", path, {"reader": "mlm", "paradigm": "mlm"}, {"text_a": texts[0]})
-    if not found.files:
+    else:
         expected = "expected a column of texts, and one of labels or texts"
         if len(values) == 1:
             expected += "; columns are separated by commas in a .csv file, and by tabs in a .tsv file"
         raise ConfigError(f"--from {path}: {expected}; found the columns {', '.join(values) or 'of no rows'}")
-    cells = chain.from_iterable(values[name] for name in (*texts, *words))
-    found.texts.extend([*map(_joined, cells), *chain.from_iterable(chain(*(values[name] for name in lists)))])
-    return found
 
 
 def _check_named(path: Path, name: str, kind: str, columns: Collection[str]) -> None:
