@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import unicodedata
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
@@ -71,12 +72,12 @@ def _widths(rows: Sequence[Sequence[str]], room: int) -> list[int] | list[None]:
     return widths
 
 
-class Printed:
+class Printed(ABC):
     """Base of results: `print` shows their parts, and a notebook too, the last one first."""
 
+    @abstractmethod
     def parts(self) -> Sequence[str | Sequence[Sequence[str]]]:
         """Return texts, and tables with a header; the last part is what a reader wants first."""
-        raise NotImplementedError
 
     def __str__(self) -> str:
         lines = ([part] if isinstance(part, str) else aligned(part) for part in self.parts())
