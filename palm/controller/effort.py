@@ -55,7 +55,7 @@ others stay where they are. Measured for 384 wide and 50 rows, where it also sav
 
 HEAD_FACTOR = 10
 """Factor on the rate of the heads if there are several tasks: the others move the encoder between two steps
-of a task, and its head must follow. Measured for 64 wide without and 384 wide with pretraining."""
+of a task, and its head must follow. Measured with a new encoder of width 64 and a pretrained one of 384."""
 
 MOST_EPOCHS = 100
 MANY_ROWS = 5_000

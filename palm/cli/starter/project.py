@@ -55,7 +55,7 @@ OF_TABLE = {**SIZES, "num_hidden_layers": 1, "num_attention_heads": 1}
 """The same for a table: its words have initial vectors, for which one layer is enough."""
 
 OF_WORDS = {**OF_TABLE, "num_attention_heads": 2}
-"""The same for labels of words: a head for the word before, and one for the word behind."""
+"""The same for labels of words: a head for the word before, and one for the word after."""
 
 RANDOM = (
     """\
@@ -110,9 +110,7 @@ effort: {effort:22} # quick, normal or best: chooses rate, batch size and length
 {rate}
 optimizer: adamw"""
 FREE_RATE = "#learning_rate: 2e-4           # settings given here take precedence"
-RATE_OF_COUNTS = (
-    "learning_rate: 1e-3            # a third of the usual: a new encoder soon learns noise of counts"
-)
+RATE_OF_COUNTS = "learning_rate: 1e-3            # a third of the usual, which fits the noise of counts"
 """The line about the rate in such a configuration."""
 
 TOGETHER = """

@@ -3,7 +3,7 @@
 Words that occur together begin with similar vectors, so an encoder that has only a few hundred rows need not
 learn this from labels. If tasks compare two texts, tokens begin by attending to similar tokens of the other
 text: few rows do not teach attention to compare. If tasks label words, they begin by attending to the token
-before and the one behind.
+before and the one after.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _comparison(rng: np.random.Generator, segment: Array) -> dict[str, Array]:
 
 
 def _angles(width: int) -> Array:
-    """The angle between two positions in each wave."""
+    """Return the angle between two positions in each wave."""
     angles: Array = np.pi * (np.arange(width // 2) + 0.5) / (width // 2)
     return angles
 
@@ -152,7 +152,7 @@ def _waves(count: int, width: int) -> Array:
 
 
 def _neighbours(rng: np.random.Generator, width: int) -> dict[str, Array]:
-    """Attention of one head to the token before, and of another to the token behind."""
+    """Return an attention with one head on the token before, and another on the token after."""
     queries, keys = [], []
     every = np.eye(width)
     for head, sign in enumerate((1, -1)):
