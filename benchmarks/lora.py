@@ -1,4 +1,4 @@
-"""Slots and intents of ATIS: each alone, together, in stages, and together with LoRA per task.
+"""Slots and intents of ATIS or SNIPS: each alone, together, in stages, and together with LoRA per task.
 
     python benchmarks/lora.py --model DIR --data atis --output FILE.jsonl
 
@@ -8,9 +8,10 @@ other ways have together. In `slot after intent` the task goes on from the model
 seed, which is kept beside `--output`. `frozen` trains adapters and heads, `trained` the shared encoder,
 too; embeddings always rest. Each way has the pair of `--rates` or `--lora_rates` (the encoder's / that of
 heads and adapters) that is best on dev rows after `--tune_epochs`, with the seed `--tune_seed`, by the mean
-of its tasks; `longer`, and a task after another, have the pair of the task alone. A line has entity F1 of
-slots and accuracy of intents on the test rows after the last step, for each sentence whether all is right,
-the bytes of the saved weights, and the seconds of CPU. Differences are to the better of `alone` and `longer`.
+of its tasks, or the only pair that is given; `longer`, and a task after another, have the pair of the task
+alone. A line has entity F1 of slots and accuracy of intents on the test rows after the last step, for each
+sentence whether all is right, the bytes of the saved weights, and the seconds of CPU. Differences are to the
+better of `alone` and `longer`.
 The same command goes on where it stopped; `--table` only prints what is in the file.
 """
 
@@ -125,15 +126,25 @@ def score(args: Namespace, run: Run) -> dict[str, Any]:
 def runs_of(args: Namespace, done: list[dict[str, Any]]) -> Iterator[Run]:
     """Yield what tells a run from others; the best rates of a way are known once its sweep is done."""
     for way in dict.fromkeys(TUNED_ALONE.get(way, way) for way in args.ways):
-        for rates in args.lora_rates if "lora" in WAYS[way][1] else args.rates:
+        pairs = rates_of(args, way)
+        for rates in pairs if len(pairs) > 1 else ():
             yield way, rates, args.tune_epochs, args.tune_seed, "dev"
     for seed in args.seeds:
         for way in args.ways:
             epochs = args.epochs * (2 if way.startswith("longer") else 1)
-            yield way, best_rates(done, way), epochs, seed, "test"
+            yield way, best_rates(args, done, way), epochs, seed, "test"
 
 
-def best_rates(done: list[dict[str, Any]], way: str) -> str:
+def rates_of(args: Namespace, way: str) -> list[str]:
+    """Return the pairs of rates that a way tries."""
+    pairs: list[str] = args.lora_rates if "lora" in WAYS[way][1] else args.rates
+    return pairs
+
+
+def best_rates(args: Namespace, done: list[dict[str, Any]], way: str) -> str:
+    pairs = rates_of(args, way)
+    if len(pairs) == 1:
+        return pairs[0]
     tuned = TUNED_ALONE.get(way, way)
     tried = [run for run in done if (run["way"], run["part"]) == (tuned, "dev")]
     return str(max(tried, key=lambda run: sum(run[task] for task in WAYS[tuned][0]))["rates"])
