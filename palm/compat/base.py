@@ -37,13 +37,14 @@ from palm.pretrained import load_pretrain, pretrained_directory
 from palm.reader import Reader
 from palm.train.build import start
 from palm.train.callbacks import Callback, Event, Logged, Saved, callback_problems
-from palm.train.checkpoint import described_schedule, load_checkpoint, save_checkpoint, trained_weights
+from palm.train.checkpoint import described_schedule, load_checkpoint, save_checkpoint
 from palm.train.display import progress_callbacks
 from palm.train.folder import only_run_in
 from palm.train.loop import Components, Training
 from palm.train.model_paths import RECIPE
 from palm.train.result import TrainingResult
 from palm.train.run import run_training
+from palm.train.saved_model import trained_weights
 from palm.train.saving import PeriodicSaver, save_model
 from palm.train.task import TaskState
 

@@ -15,7 +15,7 @@ from palm.predict.inference import InferenceModel
 from palm.reader import Reader
 from palm.reader.tokenizer import Tokenizer
 from palm.reader.words import WordReader
-from palm.train.checkpoint import NO_SHARED_ENCODER
+from palm.train.saved_model import NO_SHARED_ENCODER
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 """Roles of special tokens, with Hugging Face's names."""

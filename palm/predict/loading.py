@@ -21,7 +21,7 @@ from palm.core.component import (
 )
 from palm.core.device import DeviceName, device_of
 from palm.core.errors import ConfigError, StorageError
-from palm.core.io import read_object, verify, wrap_read_errors
+from palm.core.io import verify, wrap_read_errors
 from palm.core.logging import logger
 from palm.core.saved import load_into, rebuild
 from palm.paradigm import HEADS, Head
@@ -29,8 +29,7 @@ from palm.predict.inference import InferenceModel, JointModel
 from palm.predict.onnx import OnnxEngine
 from palm.pretrained.peft import read_adapters
 from palm.reader import READERS
-from palm.train.checkpoint import trained_weights
-from palm.train.model_paths import DESCRIPTION, STATE, WEIGHTS, chosen_model, description_of
+from palm.train.model_paths import DESCRIPTION, HEAD_WEIGHTS, WEIGHTS, chosen_model, description_of
 from palm.train.saved_model import TrainedWeights, model_weights
 from palm.train.task import PREDICTION_ROWS
 
@@ -50,8 +49,9 @@ def load_model(
 
     Args:
         folder: the saved model of a task, or `<save_path>/<task>` for the best one there (the last one if
-            there was no evaluation); or the `save_path` of a run: with several targets for the model of all
-            of them, `<save_path>/model`, with one target for its best model.
+            there was no evaluation); or a checkpoint, for all of its tasks; or the `save_path` of a run: with
+            several targets for the model of all of them, `<save_path>/model`, with one target for its best
+            model.
         device: 'cuda', 'cpu', or 'auto' for a GPU if one is visible and the engine supports it.
         precision: as in `InferenceModel`; with engine 'onnx' 'fp32' (also for 'auto') or 'int8'.
         engine: 'torch', or 'onnx' for onnxruntime on the CPU (extra `onnx`). The ONNX graph is made at the
@@ -145,7 +145,7 @@ def _models_in(
 
 
 def _verified_description(folder: Path) -> dict[str, Any]:
-    verify(folder, (DESCRIPTION, WEIGHTS))
+    verify(folder, (DESCRIPTION, WEIGHTS, HEAD_WEIGHTS))
     description = description_of(folder)
     with wrap_read_errors(folder / DESCRIPTION):
         sizes = [task["batch_size"] for task in description["tasks"].values()]
@@ -174,19 +174,3 @@ def load_weights(backbone: Backbone, head: Head, folder: Path, task: str) -> Non
     weights = model_weights(folder, description_of(folder)["tasks"])
     load_into(backbone, weights.backbone, folder)
     load_into(head, weights.heads.get(task, next(iter(weights.heads.values()))), folder)
-
-
-def models_in(folder: Path, trust: str | Sequence[str] = ()) -> list[InferenceModel]:
-    """Load the models of all tasks in a checkpoint or a saved model, in float32 on the CPU.
-
-    `trust` is that of `palm.load_model`.
-
-    Raises:
-        StorageError: damaged, of another version of palm, or the tasks of a checkpoint have layers of their
-            own.
-    """
-    if not (folder / STATE).is_file():
-        return list(load_models(folder, device="cpu", precision="fp32", trust=trust).tasks.values())
-    weights = trained_weights(folder)
-    with wrap_read_errors(folder / STATE):
-        return _models_in(folder, read_object(folder / STATE)["components"], weights, "fp32", trust)

@@ -15,7 +15,7 @@ from palm.core.logging import logger
 from palm.metrics import metrics_of, scores_of
 from palm.metrics.resampling import Pair
 from palm.predict.inference import InferenceModel
-from palm.predict.loading import load_models, models_in
+from palm.predict.loading import load_models
 from palm.reader.inspection import FileStatistics, named_texts
 from palm.reader.squad import SquadQuestion
 from palm.reader.tables.files import (
@@ -32,7 +32,6 @@ from palm.reader.tables.files import (
 from palm.report.run import Model, Run, training_of
 from palm.train.callbacks import ScoredRows
 from palm.train.counting import Counts, Judged, Mark, counts_of, scored_rows
-from palm.train.model_paths import DESCRIPTION
 from palm.train.task_model import encoded
 
 MOST_ROWS = 25
@@ -231,9 +230,7 @@ def _hardest(rows: Iterable[Row]) -> list[Row]:
 
 
 def _loaded(model: Model, trust: str | Sequence[str], precision: str) -> InferenceModel:
-    if (model.folder / DESCRIPTION).is_file():
-        return load_models(model.folder, trust=trust, precision=precision).tasks[model.task]
-    return next(each for each in models_in(model.folder, trust) if each.task == model.task)
+    return load_models(model.folder, trust=trust, precision=precision).tasks[model.task]
 
 
 def _judged_rows(

@@ -18,7 +18,7 @@ from palm.core.io import is_sealed, read_object, verify, wrap_read_errors
 from palm.report.run import read_run
 from palm.train import model_paths
 from palm.train.callbacks import HISTORY_FILE
-from palm.train.model_paths import CHECKPOINT, CHECKPOINT_FORMAT, STATE, description_of, head_place
+from palm.train.model_paths import CHECKPOINT, CHECKPOINT_FORMAT, RAW, STATE, description_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,7 +44,7 @@ def inspect_directory(path: str | Path) -> Facts:
     if is_sealed(folder):
         verify(folder)
     with wrap_read_errors(folder):
-        finders = (_exported, _model, _checkpoint, _run, _pretrained)
+        finders = (_exported, _checkpoint, _model, _run, _pretrained)
         facts = next(facts for find in finders if (facts := find(folder)))
         return {**facts, "files": _files(folder)}
 
@@ -85,7 +85,7 @@ def _model(folder: Path) -> Facts | None:
         return None
     saved = description_of(folder)["tasks"]
     tasks = {task: _task(parts, folder) for task, parts in saved.items()}
-    heads = {task: head_place(parts) for task, parts in saved.items()}
+    heads = {task: parts["head"] for task, parts in saved.items()}
     task, is_single = next(iter(tasks)), len(tasks) == 1
     return {
         "format": f"{description['format']}, version {description['version']}",
@@ -113,18 +113,19 @@ def _checkpoint(folder: Path) -> Facts | None:
     state = _description(folder / STATE, CHECKPOINT_FORMAT)
     if state is None:
         return None
-    components = state.get("components", {"backbone": {}, "tasks": {}})
+    description = description_of(folder)
+    saved = description["tasks"]
     return {
         "format": f"{state['format']}, version {state['version']}",
         "step": state["step"],
-        "backbone": _component(components["backbone"]),
-        "parameters": _parameters_by_part(folder, state["heads"]),
-        "averages": (folder / "ema.safetensors").is_file(),
+        "backbone": _component(description["backbone"]),
+        "parameters": _parameters_by_part(folder, {task: parts["head"] for task, parts in saved.items()}),
+        "averages": (folder / RAW).is_file(),
         "tasks": {
             task: {
                 "step": step,
                 "target": state["run"]["tasks"][task]["is_target"],
-                **(_task(components["tasks"][task], folder) if task in components["tasks"] else {}),
+                **_task(saved[task], folder),
             }
             for task, step in state["task_steps"].items()
         },

@@ -132,7 +132,7 @@ def training_of(model: Model) -> Mapping[str, Any]:
     Raises:
         StorageError: the folder is damaged, or is being replaced.
     """
-    file = DESCRIPTION if (model.folder / DESCRIPTION).is_file() else STATE
+    file = STATE if (model.folder / STATE).is_file() else DESCRIPTION
     found = verified_object(model.folder, file)
     with wrap_read_errors(model.folder / file):
         if file == STATE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,13 @@ from palm.core.io import (
     keep_foreign,
     new_directory,
     numbered,
-    read_object,
     verified_object,
     verify,
     wrap_read_errors,
     write_json,
 )
 from palm.core.logging import logger, shown_url
-from palm.core.saved import load_tensors, save_tensors, weights_under
+from palm.core.saved import load_tensors, save_tensors
 from palm.core.version import __version__
 from palm.mixing import MIXINGS
 from palm.mixing.balance import BALANCES
@@ -39,10 +38,18 @@ from palm.paradigm import HEADS, Head
 from palm.reader.tables.files import shown_name, shown_path
 from palm.train.evaluation import Evaluator, json_ready
 from palm.train.loop import Training
-from palm.train.model import LORA
 from palm.train.model_card import MAX_WARNINGS
-from palm.train.model_paths import CHECKPOINT, CHECKPOINT_FORMAT, DESCRIPTION, STATE, WEIGHTS
-from palm.train.saved_model import TrainedWeights, described_components, reader_settings
+from palm.train.model_paths import (
+    CHECKPOINT,
+    CHECKPOINT_FORMAT,
+    DESCRIPTION,
+    HEAD_WEIGHTS,
+    OPTIMIZER,
+    RAW,
+    STATE,
+    WEIGHTS,
+)
+from palm.train.saved_model import described_model
 from palm.train.task import TaskState
 from palm.train.train_step import check_finite
 
@@ -205,14 +212,15 @@ def _compared_tasks(training: Training) -> dict[str, dict[str, Any]]:
     return found
 
 
-VERSION = 2
+VERSION = 3
 START = "start_from (in Python load_pretrain)"
 NEW_RUN = f"start a new run from its weights with {START}"
-NEEDED = (STATE, WEIGHTS, "optimizer.safetensors")
+NEEDED = (STATE, DESCRIPTION, WEIGHTS, HEAD_WEIGHTS, OPTIMIZER)
 
 
 def save_checkpoint(training: Training, folder: Path, run_id: str | None = None) -> None:
-    """Write a run's weights, optimizer, averages and position to `folder`.
+    """Write a run to `folder`: the model of all tasks, with averaged weights if it keeps averages, and what
+    resuming needs besides.
 
     Args:
         training: between two steps.
@@ -223,37 +231,31 @@ def save_checkpoint(training: Training, folder: Path, run_id: str | None = None)
         TrainingError: a tensor has values that are not finite; nothing was saved.
         StorageError: the folder cannot be written; nothing is left half-written.
     """
-    files = tensors_of(training)
-    for name, tensors in files.items():
+    model = training.model
+    optimizer = optimizer_tensors(training.optimizer, dict(model.named_parameters()))
+    for name, tensors in (("model", model.state_dict()), ("optimizer", optimizer)):
         check_finite(tensors, f"{name} at global step {training.step}")
-    if is_main_process():
-        _write(training, folder, run_id, files)
-
-
-def tensors_of(training: Training) -> dict[str, dict[str, Tensor]]:
-    """Return the learned tensors of a run by file (`model`, `optimizer`, and `ema` if kept) and name."""
-    files = {
-        "model": training.model.state_dict(),
-        "optimizer": optimizer_tensors(training.optimizer, dict(training.model.named_parameters())),
-    }
-    return files if training.ema is None else {**files, "ema": training.ema.state_dict()}
-
-
-def _write(
-    training: Training, folder: Path, run_id: str | None, contents: Mapping[str, dict[str, Tensor]]
-) -> None:
+    if not is_main_process():
+        return
     keep_foreign(folder)
     with new_directory(folder, overwrite=True) as part:
-        for name, tensors in contents.items():
-            save_tensors(part / f"{name}.safetensors", tensors)
-        parts = {task.name: (task.reader, task.head) for task in training.tasks}
+        save_tensors(part / OPTIMIZER, optimizer)
+        if training.ema is not None:
+            save_tensors(part / RAW, model.state_dict())
+        with training.averaged():
+            weights = model.state_dict()
+            encoder = {name: value for name, value in weights.items() if name.startswith("backbone.")}
+            save_tensors(part / WEIGHTS, encoder)
+            save_tensors(part / HEAD_WEIGHTS, {n: v for n, v in weights.items() if n not in encoder})
+        parts = {
+            each.name: (each.reader, each.head, each.task.rows_per_prediction) for each in training.tasks
+        }
+        write_json(part / DESCRIPTION, described_model(model.backbone, parts, part))
         state = {
             "format": CHECKPOINT_FORMAT,
             "version": VERSION,
             "run": compared(training),
             "run_id": run_id,
-            "heads": training.model.head_places,
-            "components": described_components(training.model.backbone, parts, part),
             "data": {task.name: data_of(training, task) for task in training.tasks},
             **training.state_dict(),
         }
@@ -269,23 +271,29 @@ def load_checkpoint(training: Training, folder: Path) -> None:
     """
     state = _state_of(training, folder)
     # All checks are above this line, so a run that is refused has not been changed.
-    parameters = dict(training.model.named_parameters())
-    saved = load_tensors(folder / "model.safetensors")
+    model = training.model
     with wrap_read_errors(folder, " as a checkpoint of this run"):  # intact, but it may be of another run
-        training.model.load_state_dict(saved)
-        restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
+        model.load_state_dict(load_tensors(folder / WEIGHTS) | load_tensors(folder / HEAD_WEIGHTS))
         if training.ema is not None:
-            training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
+            training.ema.restore(state["averaged_steps"])
+            model.load_state_dict(load_tensors(folder / RAW))
+        optimizer = load_tensors(folder / OPTIMIZER)
+        restore_optimizer(training.optimizer, dict(model.named_parameters()), optimizer)
         training.load_state_dict(state)
     training.resumed_from = folder
 
 
 def _state_of(training: Training, folder: Path) -> dict[str, Any]:
     """Return the state of a checkpoint from which the run may resume."""
-    _verified(folder)
-    if training.ema is not None:
-        verify(folder, ("ema.safetensors",))
-    state = _of_this_version(read_object(folder / STATE), folder)
+    if (folder / DESCRIPTION).is_file() and not (folder / STATE).exists():
+        raise StorageError(
+            f"{folder} is a saved model, not a checkpoint; start a new run from it with {START}, or predict "
+            "with palm.load_model"
+        )
+    if steps := numbered(folder, CHECKPOINT):
+        raise StorageError(f"{folder} is a run; give one of its checkpoints, such as {steps[max(steps)]}")
+    state = _read_state(folder)
+    verify(folder, NEEDED if training.ema is None else (*NEEDED, RAW))
     now = compared(training)
     with wrap_read_errors(folder / STATE):
         found = differences(state["run"], now) or _already_past_end(training, state)
@@ -295,20 +303,9 @@ def _state_of(training: Training, folder: Path) -> dict[str, Any]:
     return state
 
 
-def _verified(folder: Path) -> Collection[str]:
-    """Verify a checkpoint by its manifest and return the names of its files."""
-    if (folder / DESCRIPTION).is_file() and not (folder / STATE).exists():
-        raise StorageError(
-            f"{folder} is a saved model, not a checkpoint; start a new run from it with {START}, or predict "
-            "with palm.load_model"
-        )
-    if steps := numbered(folder, CHECKPOINT):
-        raise StorageError(f"{folder} is a run; give one of its checkpoints, such as {steps[max(steps)]}")
-    return verify(folder, NEEDED)
-
-
-def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Check the version of a checkpoint's state and return the state."""
+def _read_state(folder: Path) -> dict[str, Any]:
+    """Return the state of a checkpoint of this version; the other files are not verified."""
+    state = verified_object(folder, STATE)
     remedy = f"resume it with the version of palm that wrote it, or {NEW_RUN}"
     check_version(state, (CHECKPOINT_FORMAT, VERSION), folder / STATE, remedy)
     return state
@@ -324,32 +321,6 @@ def _on_devices_of(now: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str
     return {**saved, **{name: now[name] for name in shared if one == other}}
 
 
-NO_SHARED_ENCODER = (
-    "has tasks with lora, which share no encoder; use the models that the run saved for each task"
-)
-"""Why a run with adapters has no weights for all tasks."""
-
-
-def trained_weights(folder: Path) -> TrainedWeights:
-    """Read the weights that `save_checkpoint` wrote.
-
-    Raises:
-        StorageError: missing or damaged.
-    """
-    files = _verified(folder)
-    weights = load_tensors(folder / "model.safetensors")
-    if any(name.startswith(LORA) for name in weights):
-        raise StorageError(f"{folder} {NO_SHARED_ENCODER}")
-    if "ema.safetensors" in files:
-        averages = load_tensors(folder / "ema.safetensors")
-        weights |= {name: averages[name] for name in weights.keys() & averages.keys()}
-    state = _of_this_version(read_object(folder / STATE), folder)
-    with wrap_read_errors(folder / STATE):
-        heads = {task: weights_under(place, weights) for task, place in state["heads"].items()}
-        readers = reader_settings(state["components"]["tasks"], folder)
-        return TrainedWeights(weights_under("backbone", weights), heads, readers)
-
-
 def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None:
     """Return the intact checkpoint under `save_path` with the most steps; None if there is none.
 
@@ -361,8 +332,7 @@ def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None
     """
     for _, folder in sorted(numbered(save_path, CHECKPOINT).items(), reverse=True):
         try:
-            state = _of_this_version(verified_object(folder, STATE), folder)
-            if run_id in (None, state.get("run_id")):
+            if run_id in (None, _read_state(folder).get("run_id")):
                 verify(folder, NEEDED)  # reads whole files, so it is last
                 return folder
         except StorageError as error:

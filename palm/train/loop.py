@@ -388,6 +388,7 @@ class Training:
             "expected_steps": {task.name: task.expected_steps for task in self.tasks},
             "stopped_at": {task.name: task.stopped_at for task in self.tasks},
             **({} if self.parts.balance is None else {"balance": self.parts.balance.state_dict()}),
+            **({} if self.ema is None else {"averaged_steps": self.ema.num_updates}),
             "attached": {name: thing.state_dict() for name, thing in self._attached.items()},
         }
 

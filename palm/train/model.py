@@ -153,8 +153,16 @@ LORA = "lora."
 """Prefix of the parameters of tasks' own adapters."""
 
 
-def _escaped(task: str) -> str:
-    return task.replace("%", "%25").replace(".", "%2E")
+def _key(task: str) -> str:
+    # "@" avoids clashes with attributes of modules (a task may be called `train` or `type`). Dots, which
+    # separate module names, are percent-encoded.
+    return "@" + task.replace("%", "%25").replace(".", "%2E")
+
+
+def head_places(heads: Mapping[str, Head]) -> dict[str, str]:
+    """Return task -> the prefix of its head's weights; one head of several tasks has that of the first."""
+    owners: dict[Head, str] = {}
+    return {task: owners.setdefault(head, f"heads.{_key(task)}") for task, head in heads.items()}
 
 
 class MultiTaskModel(nn.Module):
@@ -180,23 +188,16 @@ class MultiTaskModel(nn.Module):
         self.backbone = backbone
         self.precision = precision
         self.heads = nn.ModuleDict()
-        self.head_places: dict[str, str] = {}
+        self.head_places = head_places({task.name: task.head for task in tasks})
         self._tasks = {task.name: task for task in tasks}
-        self._keys = {task.name: f"@{_escaped(task.name)}" for task in tasks}
-        keys: dict[Head, str] = {}
         for task in tasks:
-            # "@" avoids clashes with attributes of modules (a task may be called `train` or `type`). Dots,
-            # which separate module names, are percent-encoded.
-            key = keys.setdefault(task.head, self._keys[task.name])
             task.head.adapt(backbone.head_layers)
-            self.heads[key] = task.head
-            self.head_places[task.name] = f"heads.{key}"
+            self.heads[self.head_places[task.name].removeprefix("heads.")] = task.head
         self.lora = nn.ModuleDict()
         for task in tasks:
-            key = self._keys[task.name]
             try:
                 if task.lora is not None:
-                    self.lora[key] = adapters_of(task.name, task.lora, backbone)
+                    self.lora[_key(task.name)] = adapters_of(task.name, task.lora, backbone)
             except ConfigError as error:
                 raise ConfigError(
                     Problem(f"task {task.name!r}: {line}", "lora", task.name) for line in error.problems
@@ -224,7 +225,7 @@ class MultiTaskModel(nn.Module):
 
     def adapters(self, task: str) -> LowRank | None:
         """Return the task's own adapters, if it has any."""
-        key = self._keys[task]
+        key = _key(task)
         return self.lora[key] if key in self.lora else None  # type: ignore[return-value] # noqa: SIM401
 
     def head(self, task: str) -> Head:

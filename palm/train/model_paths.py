@@ -22,13 +22,12 @@ from palm.core.io import (
 from palm.train.callbacks import HISTORY_FILE
 
 FORMAT = "palm-model"
-VERSION = 1
+VERSION = 2
 WEIGHTS = "model.safetensors"
 HEAD_WEIGHTS = "heads.safetensors"
 DESCRIPTION = "config.json"
 ADAPTERS = "lora"
-"""For a saved model: its format; its files, with the encoder and the heads, which older ones have in one; and
-the folder with its adapters."""
+"""For a saved model: its format; its files, with the encoder and the heads; the folder with its adapters."""
 
 EXPORT = "palm_export.json"
 EXPORT_FORMAT = "palm-export"
@@ -59,7 +58,10 @@ STAGE_WEIGHTS = "weights"
 CHECKPOINT = "step_"
 CHECKPOINT_FORMAT = "palm-checkpoint"
 STATE = "state.json"
-"""For checkpoints: the prefix of their folders, their format, and the file with their position."""
+OPTIMIZER = "optimizer.safetensors"
+RAW = "raw.safetensors"
+"""For checkpoints, which are saved models, too: the prefix of their folders, their format, and the files with
+their position, the optimizer's state and, if the saved weights are averages, the weights of the last step."""
 
 LOGGER_FOLDERS = ("tensorboard", "wandb")
 """Loggers import from `palm.train`, so their own constants cannot be imported here."""
@@ -100,16 +102,9 @@ def description_of(folder: Path) -> dict[str, Any]:
     description = read_object(file)
     check_version(description, (FORMAT, VERSION), file, "load it with the version of palm that wrote it")
     with wrap_read_errors(file):
-        if "tasks" not in description:  # an older model, whose description is that of its one task
-            description["tasks"] = {str(description["task"]): {**description}}
         if not description["tasks"]:
             raise ValueError("it has no tasks")
     return description
-
-
-def head_place(saved: Mapping[str, Any]) -> str:
-    """Return the beginning of the names of the weights of a task's head."""
-    return f"tasks.{int(saved['head'])}.paradigm" if "head" in saved else "paradigm"
 
 
 def name_problem(task: object) -> str | None:
@@ -150,14 +145,12 @@ def tasks_of(model: Path) -> list[str]:
 
 
 def chosen_model(path: Path) -> Path:
-    """Return the model at a path, a run's model of all targets, or the best or last model of its one task.
+    """Return the model or checkpoint at a path, a run's model of all targets, or the best or last model of
+    its one task.
 
     Raises:
         StorageError: there is no model, or there are several.
     """
-    if (path / STATE).is_file():
-        where = f"resume it with --resume {path}; models of finished tasks are in <save_path>/<task>"
-        raise StorageError(f"{path} is a checkpoint, not a task's model: {where}")
     if is_sealed(path):
         return path
     if is_sealed(path / JOINT) and stays_inside(path, path / JOINT):

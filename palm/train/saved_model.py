@@ -1,4 +1,7 @@
-"""The directory of a saved model: the encoder once, and what belongs to each of its tasks."""
+"""The directory of a saved model: the encoder once, and what belongs to each of its tasks.
+
+A checkpoint is such a directory, with the state of the training beside it.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 from palm.backbone import BACKBONES, Backbone
 from palm.config.files import ADAPTER_CONFIG
 from palm.core.component import path_problems, raise_any
+from palm.core.errors import StorageError
 from palm.core.group import is_main_process
-from palm.core.io import linked, manifest_of, new_directory, wrap_read_errors, write_json, write_text
+from palm.core.io import linked, manifest_of, new_directory, verify, wrap_read_errors, write_json, write_text
 from palm.core.saved import Tensors, describe, file_settings, load_tensors, save_tensors, weights_under
 from palm.core.version import __version__
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS, Reader
+from palm.train.model import LORA, head_places
 from palm.train.model_card import CARD, label_names, model_card
 from palm.train.model_paths import (
     ADAPTERS,
@@ -25,7 +30,8 @@ from palm.train.model_paths import (
     HEAD_WEIGHTS,
     VERSION,
     WEIGHTS,
-    head_place,
+    chosen_model,
+    description_of,
 )
 
 if TYPE_CHECKING:
@@ -63,74 +69,59 @@ def save_models(
     with new_directory(Path(folder), overwrite) as part:
         if encoder is None or not linked(encoder, part / WEIGHTS):
             save_tensors(part / WEIGHTS, backbone.state_dict(prefix="backbone."))
-        save_tensors(part / HEAD_WEIGHTS, _head_weights(models))
+        heads = {model.task: model.head for model in models}
+        places = head_places(heads)
+        own = [heads[task].state_dict(prefix=f"{place}.") for task, place in places.items()]
+        save_tensors(part / HEAD_WEIGHTS, {name: value for each in own for name, value in each.items()})
         for model in models:
             if model.adapted is not None:
                 is_merged = model.backbone is backbone
                 model.adapted.write(part / (ADAPTERS if is_merged else f"{ADAPTERS}/{model.task}"))
-        description = _described(models, backbone, part, run or {}, training)
+        parts = {model.task: (model.reader, model.head, model.batch_size) for model in models}
+        description = described_model(backbone, parts, part) | {"run": run or {}}
+        for task, saved in description["tasks"].items():
+            saved["training"] = training.get(task, {})
         write_json(part / DESCRIPTION, description)
         labels = {model.task: label_names(model.reader, model.head) for model in models}
         card = model_card(description, labels, models[0].example, answer=models[0].answer())
         write_text(part / CARD, card)
 
 
-def _described(
-    models: Sequence[TaskModel],
-    backbone: Backbone,
-    folder: Path,
-    run: Mapping[str, Any],
-    training: Mapping[str, Mapping[str, Any]],
+def described_model(
+    backbone: Backbone, tasks: Mapping[str, tuple[Reader, Head, int]], folder: Path
 ) -> dict[str, Any]:
-    """Return the content of `config.json`; files of the components are copied to the folder."""
-    parts = {model.task: (model.reader, model.head) for model in models}
-    description = {
-        "format": FORMAT,
-        "version": VERSION,
-        "palm_version": __version__,
-        **described_components(backbone, parts, folder),
-        "run": run,
-    }
-    heads = [model.head for model in models]
-    for model in models:
-        description["tasks"][model.task] |= {
-            "batch_size": model.batch_size,
-            "head": heads.index(model.head),
-            "training": training.get(model.task, {}),
-        }
-    return description
-
-
-def _head_weights(models: Sequence[TaskModel]) -> Tensors:
-    """Return the weights of the heads; a head that tasks share belongs to the first of them."""
-    heads = [model.head for model in models]
-    own: Tensors = {}
-    for number, head in enumerate(heads):
-        if heads.index(head) == number:
-            own |= head.state_dict(prefix=f"tasks.{number}.paradigm.")
-    return own
-
-
-def described_components(
-    backbone: Backbone, tasks: Mapping[str, tuple[Reader, Head]], folder: Path
-) -> dict[str, Any]:
-    """Describe all that is needed, besides the weights, to predict with tasks.
+    """Describe all that is needed, besides the weights, to predict with tasks: the content of `config.json`.
 
     Args:
         backbone: their encoder.
-        tasks: task -> its reader and its head.
+        tasks: task -> its reader, its head and the average number of rows per prediction step.
         folder: receives copies of the files that settings name, equal ones once.
     """
     known: dict[str, Path] = {}  # tasks mostly have the same vocabulary
+    places = head_places({task: head for task, (_, head, _) in tasks.items()})
     found: dict[str, Any] = {}
-    for number, (task, (reader, head)) in enumerate(tasks.items()):
+    for number, (task, (reader, head, batch_size)) in enumerate(tasks.items()):
         # Other programs expect the vocabulary beside the weights.
         place = f"tasks/{task}" if number else ""
         found[task] = {
             "reader": describe(READERS, reader, folder, place, known),
             "paradigm": describe(HEADS, head, folder, place, known),
+            "head": places[task],
+            "batch_size": batch_size,
         }
-    return {"backbone": describe(BACKBONES, backbone, folder), "tasks": found}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "palm_version": __version__,
+        "backbone": describe(BACKBONES, backbone, folder),
+        "tasks": found,
+    }
+
+
+NO_SHARED_ENCODER = (
+    "has tasks with lora, which share no encoder; use the models that the run saved for each task"
+)
+"""Why a run with adapters has no weights for all tasks."""
 
 
 @dataclass(frozen=True)
@@ -150,29 +141,39 @@ class TrainedWeights:
     adapters: dict[str, Path] = field(default_factory=dict)
 
 
-def reader_settings(tasks: Mapping[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
-    """Return task -> the settings of its reader in a description, with files of the folder as paths."""
-    return {task: file_settings(saved["reader"]["settings"], folder) for task, saved in tasks.items()}
-
-
 def model_weights(folder: Path, tasks: Mapping[str, Any]) -> TrainedWeights:
-    """Read the weights of a saved model.
+    """Read the weights of a saved model or a checkpoint.
 
     Args:
         folder: the directory, which the caller has verified.
-        tasks: its tasks (see `palm.train.model_paths.described_tasks`).
+        tasks: its tasks (see `palm.train.model_paths.description_of`).
 
     Raises:
-        StorageError: they cannot be read.
+        StorageError: they cannot be read, or are a checkpoint's with adapters.
     """
     names = manifest_of(folder)
-    files = [load_tensors(folder / name) for name in (WEIGHTS, HEAD_WEIGHTS) if name in names]
-    weights = {name: value for file in files for name, value in file.items()}
+    weights = load_tensors(folder / WEIGHTS) | load_tensors(folder / HEAD_WEIGHTS)
+    if any(name.startswith(LORA) for name in weights):
+        raise StorageError(f"{folder} {NO_SHARED_ENCODER}")
     places = {task: f"{ADAPTERS}/{task}" for task in tasks}
     with wrap_read_errors(folder / DESCRIPTION):
         return TrainedWeights(
             weights_under("backbone", weights),
-            {task: weights_under(head_place(saved), weights) for task, saved in tasks.items()},
-            reader_settings(tasks, folder),
+            {task: weights_under(saved["head"], weights) for task, saved in tasks.items()},
+            {task: file_settings(saved["reader"]["settings"], folder) for task, saved in tasks.items()},
             {task: folder / place for task, place in places.items() if f"{place}/{ADAPTER_CONFIG}" in names},
         )
+
+
+def trained_weights(path: Path) -> TrainedWeights:
+    """Read the weights of a saved model or a checkpoint, averaged ones if the run kept averages.
+
+    Args:
+        path: the folder of either, or of a task or a run for the model that `palm.load_model` loads.
+
+    Raises:
+        StorageError: the folder is neither, is damaged, or is of another version.
+    """
+    folder = chosen_model(path)
+    verify(folder, (DESCRIPTION, WEIGHTS, HEAD_WEIGHTS))
+    return model_weights(folder, description_of(folder)["tasks"])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from palm.core.cache import LESS_OF_A_GPU
-from palm.core.errors import ConfigError, ResourceError, StorageError, TrainingError, shortened
+from palm.core.errors import ConfigError, ResourceError, TrainingError, shortened
 from palm.core.saved import Tensors
 from palm.mixing.balance import Balance
 from palm.optimizer import Optimizer, clip
@@ -216,24 +216,10 @@ class ExponentialMovingAverage:
         finally:
             torch._foreach_copy_(self._parameters, own)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the averages by parameter name, not copied, and `num_updates` as an int64 scalar."""
-        return {**self.average, "num_updates": torch.tensor(self.num_updates)}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the averages that `state_dict` returned.
-
-        Raises:
-            StorageError: they are of other parameters; nothing was changed.
-        """
-        here = {name: tensor.shape for name, tensor in self.state_dict().items()}
-        there = {name: tensor.shape for name, tensor in state.items()}
-        if different := [name for name in {**here, **there} if here.get(name) != there.get(name)]:
-            raise StorageError(
-                f"the saved averages are of another model; they differ in {', '.join(different)}"
-            )
-        self.num_updates = int(state["num_updates"])
-        torch._foreach_copy_(self._values, [state[name] for name in self.average])
+    def restore(self, num_updates: int) -> None:
+        """Take the parameters' present values as the averages after so many updates."""
+        self.num_updates = num_updates
+        torch._foreach_copy_(self._values, self._parameters)
 
 
 Update = Callable[[Mapping[str, Tensor]], Sequence[float] | None]

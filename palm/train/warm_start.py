@@ -8,38 +8,16 @@ from typing import Any
 
 from palm.backbone import Backbone
 from palm.core.errors import StorageError
-from palm.core.io import verify
 from palm.core.logging import logger
 from palm.core.saved import load_into
 from palm.paradigm import Head
 from palm.pretrained import vocabulary_differences
 from palm.reader.labels import Labels, moved_labels
-from palm.train.checkpoint import NO_SHARED_ENCODER, trained_weights
-from palm.train.model_paths import DESCRIPTION, STATE, WEIGHTS, chosen_model, description_of
-from palm.train.saved_model import TrainedWeights, model_weights
+from palm.train.saved_model import NO_SHARED_ENCODER, TrainedWeights, trained_weights
 from palm.train.task import Task
 
 ALL_HEADS = "heads"
 """Value of `reset` that stands for the heads of all tasks."""
-
-
-def saved_weights(path: Path) -> TrainedWeights:
-    """Read the weights of a checkpoint (with or without optimizer) or of a saved model.
-
-    Args:
-        path: the folder of either, or of a task or a run for the model that `palm.load_model` loads.
-
-    Raises:
-        StorageError: the folder is neither, is damaged, or is of another version.
-    """
-    if (path / STATE).is_file():
-        return trained_weights(path)
-    folder = chosen_model(path)
-    verify(folder, (DESCRIPTION, WEIGHTS))
-    weights = model_weights(folder, description_of(folder)["tasks"])
-    if weights.adapters:
-        raise StorageError(f"{folder} {NO_SHARED_ENCODER}")
-    return weights
 
 
 def _check_vocabularies(tasks: Sequence[Task], saved: TrainedWeights) -> None:
@@ -55,14 +33,16 @@ def start_from(backbone: Backbone, tasks: Sequence[Task], path: Path, reset: Col
     Args:
         backbone: the encoder of the new run.
         tasks: the tasks of the new run; some may share a head.
-        path: as for `saved_weights`.
+        path: as for `trained_weights`.
         reset: tasks whose heads keep their initialization, or `heads` for all.
 
     Raises:
         StorageError: the weights are missing, damaged, of another shape, or were trained with other token or
             label ids.
     """
-    saved = saved_weights(path)
+    saved = trained_weights(path)
+    if saved.adapters:
+        raise StorageError(f"{path} {NO_SHARED_ENCODER}")
     _check_vocabularies(tasks, saved)
     load_into(backbone, saved.backbone, path)
     # By head, not by name: tasks may share a head, which is then reset for all of them.

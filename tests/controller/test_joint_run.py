@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,12 @@ from palm.backbone import BERT
 from palm.cli import main
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, PalmError, StorageError
-from palm.core.io import read_json, verify, write_json
-from palm.core.saved import load_tensors, save_tensors
+from palm.core.io import read_json, verify
+from palm.core.saved import load_tensors
 from palm.export import to_hugging_face, to_onnx
 from palm.pretrained.peft import read_adapters
 from palm.train import saved_model
-from palm.train.warm_start import saved_weights
+from palm.train.warm_start import start_from
 
 PAIR = ("who owns the door", "anna has a new red door .")
 
@@ -94,10 +93,10 @@ def test_tasks_with_adapters_or_a_head_in_common_are_such_a_model_too(folder: Pa
         own = palm.load_model(out / task / "infer_model", precision="fp32")
         assert joint.predict(texts, [task]) == [{task: own.predict(texts)[0]}]
     names = list(load_tensors(out / "model" / "heads.safetensors"))
-    assert {name.partition(".paradigm.")[0] for name in names} == {"tasks.0", "tasks.1", "tasks.2"}
+    assert {name.partition(".")[2].partition(".")[0] for name in names} == {"@cls", "@match", "@again"}
     assert (out / "model" / "lora" / "cls" / "adapter_config.json").is_file()
     with pytest.raises(StorageError, match="lora"):
-        saved_weights(out)
+        start_from(joint.tasks["cls"].backbone, [], out)
     expected = "share no encoder" if find_spec("onnxscript") else "palm-torch.onnx"
     with pytest.raises(PalmError, match=expected):
         to_onnx(out, folder / "onnx")
@@ -139,24 +138,6 @@ def test_a_run_that_fails_while_it_saves_leaves_the_earlier_model(
     assert not [place.name for place in (folder / "out").iterdir() if place.name.startswith(".model")]
     assert read_json(folder / "out" / "model" / "config.json")["tasks"]["cls"]["training"]["step"] == saved[0]
     verify(folder / "out" / "model")
-
-
-def test_an_older_directory_of_one_task_still_loads(run: Path, tmp_path: Path) -> None:
-    """Its description is that of its task, and all weights are in one file."""
-    new = run / "cls" / "infer_model"
-    old = tmp_path / "old"
-    shutil.copytree(new, old)
-    weights = {**load_tensors(old / "model.safetensors"), **load_tensors(old / "heads.safetensors")}
-    for name in ("model.safetensors", "heads.safetensors", "manifest.json"):
-        (old / name).unlink()
-    names = {name: name.replace("tasks.0.paradigm.", "paradigm.") for name in weights}
-    save_tensors(old / "model.safetensors", {names[name]: value for name, value in weights.items()})
-    description = read_json(old / "config.json")
-    own = description.pop("tasks")["cls"]
-    del own["head"]
-    write_json(old / "config.json", {**description, "task": "cls", **own})
-    palm.core.io.seal(old)
-    assert palm.load_model(old).predict(["a red door"]) == palm.load_model(new).predict(["a red door"])
 
 
 def test_a_run_predicts_and_scores_all_targets_with_one_encoder(
@@ -262,7 +243,7 @@ def test_onnxruntime_answers_for_all_targets(run: Path, monkeypatch: pytest.Monk
 
 
 def test_a_new_run_starts_from_all_targets(run: Path) -> None:
-    weights = saved_weights(run)
+    weights = saved_model.trained_weights(run)
     assert list(weights.heads) == ["cls", "match", "mrc"]
     own = palm.load_model(run / "match" / "infer_model").head.state_dict()
     assert all(torch.equal(weights.heads["match"][name], value) for name, value in own.items())

@@ -53,7 +53,7 @@ ENCODER = (
 
 def test_a_saved_model(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     facts = told(run / "cls" / "infer_model", capsys)
-    assert facts["format"] == "palm-model, version 1"
+    assert facts["format"] == "palm-model, version 2"
     assert facts["task"] == "cls"
     assert facts["backbone"]["name"] == "bert"
     assert facts["backbone"]["hidden_size"] == 32
@@ -68,7 +68,7 @@ def test_a_saved_model(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     facts = told(run / "step_10", capsys)
-    assert facts["format"] == "palm-checkpoint, version 2"
+    assert facts["format"] == "palm-checkpoint, version 3"
     assert facts["step"] == 10
     assert facts["averages"] is True
     assert facts["parameters"]["backbone"]["number"] == ENCODER

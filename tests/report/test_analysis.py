@@ -13,7 +13,6 @@ import pytest
 import palm
 from helpers import runs
 from helpers.saved import forge, in_task
-from palm.predict.loading import models_in
 from palm.reader.squad import Answer, SquadQuestion
 from palm.reader.words import TaggedExample
 from palm.report.analysis import Analysis, analyses_of, parts_of
@@ -79,7 +78,7 @@ def test_a_task_that_only_helps_is_predicted_by_the_last_checkpoint(tmp_path: Pa
     helper = found["match"]
     assert isinstance(helper, Analysis)
     assert (helper.model.kind, helper.model.folder.name) == ("last checkpoint's", "step_16")
-    model = next(each for each in models_in(folder / "step_16") if each.task == "match")
+    model = palm.load_model(folder / "step_16").tasks["match"]
     [scores] = [dict(helper.scores)]
     assert scores["accuracy"] == model.evaluate(tmp_path / "match.tsv")["accuracy"]
     (tmp_path / "match.tsv").write_text("label\ttext_a\ttext_b\n0\tred\tred\n", encoding="utf-8")

@@ -11,7 +11,7 @@ import pytest
 import palm
 from helpers import tiny
 from helpers.equal import assert_resumes
-from palm.train.checkpoint import trained_weights
+from palm.train.saved_model import trained_weights
 
 AVERAGES = {"use_ema": True, "ema_decay": 0.9}
 THREE = ("cls", "match", "mlm")

@@ -11,7 +11,7 @@ import pytest
 
 from palm.core.errors import StorageError
 from palm.core.io import new_directory, read_json, write_json
-from palm.train.checkpoint import VERSION
+from palm.train.checkpoint import NEEDED, VERSION
 from palm.train.folder import RunFolder, RunStart, is_only_a_run, only_run_in
 from palm.train.model_paths import name_problem
 
@@ -57,8 +57,8 @@ def checkpoint(path: Path, step: int, run_id: str, **settings: Any) -> Path:
             "run": identity(**settings),
         }
         write_json(part / "state.json", state)
-        for name in ("model", "optimizer"):
-            (part / f"{name}.safetensors").touch()
+        for name in NEEDED[1:]:
+            (part / name).touch()
     return path / f"step_{step}"
 
 

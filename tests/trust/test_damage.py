@@ -15,8 +15,9 @@ import palm
 from helpers import saved
 from palm.core.errors import StorageError
 from palm.core.io import manifest_of, verified_object, verify
-from palm.train.checkpoint import NEEDED, newest_checkpoint, trained_weights
+from palm.train.checkpoint import NEEDED, newest_checkpoint
 from palm.train.model_paths import STATE
+from palm.train.saved_model import trained_weights
 
 
 @pytest.fixture(scope="module")

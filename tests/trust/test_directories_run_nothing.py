@@ -19,7 +19,6 @@ from helpers import saved, tiny
 from palm.cli import main
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, PalmError, StorageError
-from palm.predict.loading import models_in
 from palm.pretrained.directory import settings_of_directory
 from palm.reader import READERS
 
@@ -254,13 +253,12 @@ def test_a_model_in_the_cache_of_hugging_face_consists_of_links(folder: Path) ->
 
 
 def test_a_checkpoint_runs_nothing_either(folder: Path) -> None:
-    def change(state: Any) -> Any:
-        state["components"]["tasks"]["cls"]["reader"]["name"] = "trojan.Reader"
-        return state
+    def change(task: Any) -> Any:
+        return {**task, "reader": {**task["reader"], "name": "trojan.Reader"}}
 
-    checkpoint = saved.forge(saved.checkpoint(folder), "state.json", change)
+    checkpoint = saved.forge(saved.checkpoint(folder), "config.json", saved.in_task(change))
     with pytest.raises(StorageError, match="names the reader '"):
-        models_in(checkpoint)
+        palm.load_model(checkpoint)
     assert not (folder / "ran").exists()
 
 
