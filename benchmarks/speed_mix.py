@@ -17,7 +17,7 @@ from speed_runs import clock
 import palm
 from palm.train import loop
 from palm.train.loop import Training
-from palm.train.replica import Replica
+from palm.train.train_step import Replica
 
 DEMO = Path(__file__).resolve().parents[1] / "demos" / "demo2"
 WARM_UP = 8

@@ -43,12 +43,9 @@ from palm.train.loggers import logger_problems
 from palm.train.loop import Components, Training
 from palm.train.model_card import label_names
 from palm.train.model_paths import (
-    BEST,
     DESCRIPTION,
     JOINT,
-    LAST,
     chosen_model,
-    describe_missing_model,
     description_of,
     tasks_of,
 )
@@ -202,13 +199,11 @@ def with_data(run: RunConfig, setting: str) -> list[str]:
 
 
 def _own_folder(run: RunConfig, task: TaskConfig) -> Path:
-    folder = run.folder / task.name
-    # Without dev data, an existing best model is from another run.
-    if task.settings.dev_file is not None and is_sealed(folder / BEST):
-        return folder / BEST
-    if not is_sealed(folder / LAST):
-        raise StorageError(describe_missing_model(task.name, folder / LAST, task.settings.is_target))
-    return folder / LAST
+    if not task.settings.is_target:
+        raise StorageError(
+            f"task {task.name!r} is auxiliary, and only targets are saved; set its target_tag to 1, and train"
+        )
+    return chosen_model(run.folder / task.name)
 
 
 def _check_kind(task: TaskConfig, given: Path) -> Path:

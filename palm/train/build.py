@@ -29,7 +29,6 @@ from palm.reader import READERS
 from palm.reader.labels import Labels, moved_labels
 from palm.train.loop import Components, Training
 from palm.train.model import MultiTaskModel
-from palm.train.replica import Replica
 from palm.train.task import (
     StepPlan,
     Task,
@@ -249,7 +248,6 @@ def start(
         schedule=schedule,
         device=device,
         model=model,
-        replica=Replica(model),
         optimizer=optimizer,
         ema=ema,
     )

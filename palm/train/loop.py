@@ -25,13 +25,14 @@ from palm.mixing.balance import Balance
 from palm.optimizer import Optimizer, ParameterGroups
 from palm.train.callbacks import Event
 from palm.train.model import MultiTaskModel
-from palm.train.replica import Replica
 from palm.train.task import StepPlan, Task, TaskState
 from palm.train.train_step import (
     ExponentialMovingAverage,
     NanGuard,
+    Replica,
     TaskBatches,
     decides_on_device,
+    loss_factors,
     out_of_memory,
     train_step,
 )
@@ -168,12 +169,12 @@ class Training:
         schedule: global step, from 0 -> factor of the learning rate.
         device: the device that computes.
         model: its backbone with all heads.
-        replica: the model, wrapped for several devices.
         optimizer: the optimizer of the model's parameters.
         ema: averages of the parameters, updated after every step.
 
     Attributes:
         step: global steps so far.
+        replica: the model, wrapped for several devices.
         rows: rows of all batches so far, of all tasks and ranks.
         tokens: tokens of these rows, without padding.
         plan: its steps, as planned at the start.
@@ -194,7 +195,6 @@ class Training:
         schedule: Callable[[int], float],
         device: torch.device,
         model: MultiTaskModel,
-        replica: Replica,
         optimizer: torch.optim.Optimizer,
         ema: ExponentialMovingAverage | None = None,
     ) -> None:
@@ -206,7 +206,7 @@ class Training:
         self.schedule = schedule
         self.device = device
         self.model = model
-        self.replica = replica
+        self.replica = Replica(model)
         self.optimizer = optimizer
         self.ema = ema
         self.plan = StepPlan.of(tasks, parts.mixing, config.settings)
@@ -338,7 +338,7 @@ class Training:
         tokens = sum(int(mask.sum()) for mask in masks)
         # A signal may reach ranks in different steps; they agree on one together with the counts, at no cost.
         here = [rows, tokens, int(self._is_asked_to_stop())]
-        factors, (rows, tokens, stops) = self.replica.loss_factors(counts, here)
+        factors, (rows, tokens, stops) = loss_factors(counts, here)
         self._counts = (rows, tokens)
         # All ranks must stop after the same step, or the others would wait forever.
         self._ranks_stop = stops > 0

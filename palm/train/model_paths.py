@@ -174,27 +174,19 @@ def _model_in(folder: Path, named: Path) -> Path | None:
 
 
 def _advice(path: Path) -> str:
+    if on_the_way := numbered(path, ON_THE_WAY):
+        return f"its training is not finished; give {on_the_way[max(on_the_way)]}"
+    if checkpoints := numbered(path, CHECKPOINT) or numbered(path.parent, CHECKPOINT):
+        return f"its training is not finished; continue with --resume {checkpoints[max(checkpoints)]}"
     if not path.exists():
         if MODEL_NAME.fullmatch(name := path.as_posix()):
             return (
                 f"there is no such folder; for a model from Hugging Face, use `palm download {name}`, or "
                 f"train a task with pretrain_path: {name}"
             )
-        return "there is no such folder; train first, or give the folder of a trained task"
-    if checkpoints := numbered(path, CHECKPOINT):
-        return f"no task has finished here; continue with --resume {checkpoints[max(checkpoints)]}"
+        return (
+            "there is no such folder; train first, or give the folder of a trained task, <save_path>/<task>"
+        )
     if (path / "config.json").is_file():
         return "it has no manifest.json; if it holds pretrained weights, set pretrain_path to it"
     return "it has no manifest.json; give the folder of a trained task, <save_path>/<task>"
-
-
-def describe_missing_model(task: str, folder: Path, is_target: bool) -> str:
-    """Explain why a task of a configuration has no model at `<save_path>/<task>/infer_model`."""
-    what = f"task {task!r} has no model at {folder}"
-    if not is_target:
-        return f"{what}: it is auxiliary, and only targets are saved; set its target_tag to 1, and train"
-    if on_the_way := numbered(folder.parent, ON_THE_WAY):
-        return f"{what}: its training is not finished; inference_model_dir: {on_the_way[max(on_the_way)]}"
-    if checkpoints := numbered(folder.parents[1], CHECKPOINT):
-        return f"{what}: its training is not finished; resume with --resume {checkpoints[max(checkpoints)]}"
-    return f"{what}: it is not trained yet; train first, or set save_path to that of the training"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -13,11 +14,11 @@ from torch import Tensor, nn
 
 from palm.core.cache import LESS_OF_A_GPU
 from palm.core.errors import ConfigError, ResourceError, TrainingError, shortened
+from palm.core.group import GradientExchange, all_reduce_sum, world_size
 from palm.core.saved import Tensors
 from palm.mixing.balance import Balance
 from palm.optimizer import Optimizer, clip
 from palm.optimizer.optimizers import MomentRule
-from palm.train.replica import Replica
 
 
 def check_finite(tensors: Mapping[str, Tensor], place: str) -> None:
@@ -222,6 +223,55 @@ class ExponentialMovingAverage:
         torch._foreach_copy_(self._values, self._parameters)
 
 
+class Replica:
+    """A rank's copy of a model, whose gradients, after `backward`, are those of all ranks' batches together.
+
+    Parameters that no rank used, such as heads that were not drawn, get no gradient, as in a single
+    process. With one rank nothing is exchanged.
+
+    Args:
+        model: called with names of tasks and a batch of each, it returns the mean loss of each, [tasks].
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        # Collecting those of 500 heads takes as long as a step.
+        self.parameters = list(model.parameters())
+
+    @functools.cached_property
+    def _exchange(self) -> GradientExchange:
+        # Built at the first step, when it is final which parameters are frozen.
+        return GradientExchange(self.model)
+
+    def exchanging(self, tasks: Sequence[str], is_last: bool) -> AbstractContextManager[object]:
+        """Return the context for a forward and backward pass; the last one of a step exchanges gradients."""
+        return self._exchange.during(tuple(tasks)) if is_last and world_size() > 1 else nullcontext()
+
+
+def loss_factors(
+    counts: Sequence[Sequence[int]], others: Sequence[int] = ()
+) -> tuple[list[list[float]], list[int]]:
+    """Compute factors of mean losses so that their sum, averaged over ranks, is the mean over all rows.
+
+    Args:
+        counts: per task, the number of terms of each of this rank's mean losses in a step (see
+            `Head.num_terms`).
+        others: further counts of this rank.
+
+    Returns:
+        Per task, `count / total * ranks` for each loss, where `total` counts all ranks' terms (0 if there are
+        none); and the sums of the other counts over all ranks.
+    """
+    # One exchange for all counts, on the CPU, so no device is waited for.
+    totals = all_reduce_sum(torch.tensor([*map(sum, counts), *others])).tolist()
+    # `totals` is longer than `counts`: the sums of `others` are at its end.
+    factors = [
+        [count * world_size() / max(total, 1) for count in own]  # gradients are averaged over ranks
+        for own, total in zip(counts, totals, strict=False)
+    ]
+    return factors, totals[len(counts) :]
+
+
 Update = Callable[[Mapping[str, Tensor]], Sequence[float] | None]
 """Makes the optimizer's step if the named scalars are finite; returns their values if they were read."""
 
@@ -233,7 +283,7 @@ class TaskBatches:
     Args:
         task: its name.
         parts: batches with targets, on the model's device, each with its factor in the task's loss (see
-            `Replica.loss_factors`); several if gradients are accumulated.
+            `loss_factors`); several if gradients are accumulated.
         weight: factor of the task's loss in the gradient.
     """
 
@@ -295,7 +345,7 @@ def sum_of_losses(replica: Replica, drawn: Sequence[TaskBatches]) -> Tensor:
     for number, parts in enumerate(rounds, start=1):
         here = [(own, *part) for own, part in enumerate(parts) if part is not None]
         with replica.exchanging([each.task for each in drawn], is_last=number == len(rounds)):
-            losses = replica.losses([drawn[own].task for own, _, _ in here], [batch for _, batch, _ in here])
+            losses = replica.model([drawn[own].task for own, _, _ in here], [batch for _, batch, _ in here])
             weighted = []
             for loss, (own, _, factor) in zip(losses.unbind(), here, strict=True):
                 # The loss of a batch without any label is NaN. It stays in the graph, because other ranks may
@@ -304,4 +354,4 @@ def sum_of_losses(replica: Replica, drawn: Sequence[TaskBatches]) -> Tensor:
                 weighted.append(scaled * drawn[own].weight)
                 totals[own].append(scaled.detach())
             torch.stack(weighted).sum().backward()  # type: ignore[no-untyped-call]
-    return replica.mean(torch.stack([torch.stack(own).sum() for own in totals]))
+    return all_reduce_sum(torch.stack([torch.stack(own).sum() for own in totals])) / world_size()

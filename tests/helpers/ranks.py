@@ -70,7 +70,7 @@ def record(path: Path, training: Training) -> None:
         losses += [(part.task.name, part.loss.item()) for part in step.parts]
         evaluator(step)
     weights = training.model.state_dict()
-    averages = {} if training.ema is None else training.ema.state_dict()
+    averages = {} if training.ema is None else training.ema.average
     if is_main_process():
         found = {
             "losses": losses,

@@ -12,7 +12,7 @@ import palm.compat as palm
 from helpers import article, tiny
 from palm.controller.controller import Controller
 from palm.train.loop import Training
-from palm.train.replica import Replica
+from palm.train.train_step import loss_factors
 
 
 @pytest.fixture
@@ -53,11 +53,10 @@ def test_two_batches_make_the_step_of_one_of_twice_their_size(folder: Path, task
 
 def test_means_of_unequal_batches_make_the_mean_of_all() -> None:
     means, terms = [2.0, 5.0], [1, 3]
-    one_process = Replica(torch.nn.Identity())
-    (factors,), _ = one_process.loss_factors([terms])
+    (factors,), _ = loss_factors([terms])
     assert factors == [0.25, 0.75]
     assert sum(mean * factor for mean, factor in zip(means, factors, strict=True)) == (2 + 5 + 5 + 5) / 4
-    assert one_process.loss_factors([[7], [0]], [3, 1]) == ([[1.0], [0.0]], [3, 1])
+    assert loss_factors([[7], [0]], [3, 1]) == ([[1.0], [0.0]], [3, 1])
 
 
 def test_a_step_uses_up_the_rows_of_all_its_batches(folder: Path) -> None:
