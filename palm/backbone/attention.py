@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
-
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from palm.backbone.cpu_kernels import MAX_GROUPED, attend_by_groups, product
@@ -187,12 +184,14 @@ def _attend_row_by_row(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return output
 
 
-aten = torch.ops.aten
-
-
 def attend_packed(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob: float) -> Tensor:
     """Compute `attend` with flash attention, for queries that `fits` allows, with the same arguments."""
-    output: Tensor = _Flash.apply(query, key, value, scope, dropout_prob)  # type: ignore[no-untyped-call]
+    sides = ("window_size_left", "window_size_right")
+    window = {} if scope.window is None else dict.fromkeys(sides, scope.window)
+    ends = (scope.queries.offsets, scope.keys.offsets, scope.queries.longest, scope.keys.longest)
+    output: Tensor = torch.ops.aten._flash_attention_forward(
+        query, key, value, *ends, dropout_prob, is_causal=False, return_debug_mask=False, **window
+    )[0]
     return output
 
 
@@ -211,33 +210,3 @@ def fits(query: Tensor, scope: Scope) -> bool:
 def has_flash_attention(device: torch.device) -> bool:
     """Check that the device is not a GPU older than Ampere, for which torch has no such kernel."""
     return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-class _Flash(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout: float) -> Tensor:
-        ctx.ends = _ends(scope)
-        ctx.dropout = dropout
-        sides = ("window_size_left", "window_size_right")
-        ctx.window = {} if scope.window is None else dict.fromkeys(sides, scope.window)
-        options = {"is_causal": False, "return_debug_mask": False, **ctx.window}
-        # The second to last is the generator's offset in older versions, and unused in newer ones.
-        output, sums, state, offset, _ = aten._flash_attention_forward(
-            query, key, value, *ctx.ends, dropout, **options
-        )
-        ctx.save_for_backward(query, key, value, output, sums, state, offset)
-        return output  # type: ignore[no-any-return]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, output, sums, state, offset = ctx.saved_tensors
-        parts = (gradient.contiguous(), query, key, value, output, sums)
-        gradients = aten._flash_attention_backward(
-            *parts, *ctx.ends, ctx.dropout, False, state, offset, **ctx.window
-        )
-        return *gradients, None, None
-
-
-def _ends(scope: Scope) -> tuple[Tensor, Tensor, int, int]:
-    return scope.queries.offsets, scope.keys.offsets, scope.queries.longest, scope.keys.longest
