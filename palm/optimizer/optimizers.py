@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,6 @@ from palm.core.component import (
     positive_problems,
     raise_any,
     share_problems,
-    type_problems,
 )
 from palm.core.errors import ConfigError, PalmError, about
 
@@ -89,8 +87,8 @@ class ParameterGroups(Component):
     ) -> None:
         """Split an optimizer's groups so that every parameter has its rate.
 
-        A parameter to which the optimizer assigned a fraction of `learning_rate`, as `adamwdl` does in lower
-        layers, gets the same fraction of its own rate.
+        A parameter to which the optimizer assigned a fraction of `learning_rate` gets the same fraction of its
+        own rate.
 
         Args:
             optimizer: optimizer of the parameters, before its first step.
@@ -135,13 +133,11 @@ class Optimizer(Component, ABC):
         grad_clip: limit to which the training loop clips gradients; None for no clipping.
         grad_clip_type: kind of clipping, see `clip`.
         running: the torch optimizer of the most recent run.
-        needs_layers: True if `build` requires the layers of the model as second argument.
     """
 
     learning_rate: float
     grad_clip: float | None
     grad_clip_type: GradClipType = "global_norm"
-    needs_layers: bool = False
     running: torch.optim.Optimizer | None = None
 
     def get_cur_learning_rate(self) -> float:
@@ -157,6 +153,14 @@ class Optimizer(Component, ABC):
 
         Parameter groups may have different rates; the schedule multiplies each of them.
         """
+
+    def layer_factors(self, layers: Callable[[], LayerNames]) -> dict[str, float]:  # noqa: ARG002
+        """Return the factors of the learning rates of parameters by name; by default none.
+
+        Args:
+            layers: function that returns the names by layer; called only if rates differ.
+        """
+        return {}
 
 
 OPTIMIZERS: Registry[type[Optimizer]] = Registry("optimizer", Optimizer)
@@ -211,6 +215,9 @@ class MomentOptimizer(Optimizer):
         apply_decay_param_fun: which parameters decay: a function from a parameter's name to true or false,
             or its dotted path; by default all except biases and layer norms.
 
+    Attributes:
+        rule: the class of the torch optimizer.
+
     Raises:
         ConfigError: if values are out of range.
     """
@@ -223,6 +230,8 @@ class MomentOptimizer(Optimizer):
     epsilon: float = 1e-8
     grad_clip_type: GradClipType = "global_norm"
     apply_decay_param_fun: DecayRule | str | None = None
+
+    rule: ClassVar[type[MomentRule]]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -254,14 +263,15 @@ class MomentOptimizer(Optimizer):
         """Settings of all groups, by their names in torch."""
         return {"lr": self.learning_rate, "betas": (self.beta1, self.beta2), "eps": self.epsilon}
 
-    def groups(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> list[Group]:
-        """Split the parameters into those that decay and the others; empty groups are omitted."""
+    def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+        """Create an optimizer with two groups: parameters that decay, and the others."""
         named = list(named_parameters)
-        groups = [
-            {"params": [pair for pair in named if self.decays(*pair)], "weight_decay": self.weight_decay},
-            {"params": [pair for pair in named if not self.decays(*pair)], "weight_decay": 0.0},
-        ]
-        return [group for group in groups if group["params"]]
+        groups = []
+        for decays in (True, False):
+            params = [pair for pair in named if self.decays(*pair) is decays]
+            own = {"weight_decay": self.weight_decay if decays else 0.0, "decays": decays}
+            groups += [{"params": params, **own}] if params else []
+        return self.rule(groups, self.torch_settings)
 
 
 NEGLIGIBLE = {"exp_avg": 1e-28, "exp_avg_sq": 1e-35}
@@ -405,13 +415,14 @@ class AdamW(MomentOptimizer):
     Hutter, 2017, arXiv:1711.05101.
     """
 
+    rule = AdamRule
+
     _: KW_ONLY
     epsilon_hat: bool = False
 
-    def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-        """Create an optimizer with two groups: parameters that decay, and the others."""
-        settings = {**self.torch_settings, "epsilon_hat": self.epsilon_hat}
-        return AdamRule(self.groups(named_parameters), settings)
+    @property
+    def torch_settings(self) -> dict[str, Any]:
+        return {**super().torch_settings, "epsilon_hat": self.epsilon_hat}
 
 
 RateRule = Callable[[float, int, int], float]
@@ -456,6 +467,8 @@ class AdamWDL(MomentOptimizer):
     Source: PaddleNLP's documentation of AdamWDL, with its defaults.
     """
 
+    rule = AdamRule
+
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
     grad_clip: float | None = None
@@ -468,40 +481,40 @@ class AdamWDL(MomentOptimizer):
         raise_any(share_problems(layerwise_decay=self.layerwise_decay))
         rule = layerwise_lr_decay if self.set_param_lr_fun is None else self.set_param_lr_fun
         self._rate_rule: RateRule = imported("rate rule", rule) if isinstance(rule, str) else rule
-        self.needs_layers = self.layerwise_decay < 1 or self.set_param_lr_fun is not None
 
-    def build(
-        self, named_parameters: Iterable[tuple[str, nn.Parameter]], layers: LayerNames | None = None
-    ) -> torch.optim.Optimizer:
-        """Create an optimizer with two groups per layer: parameters that decay, and the others.
+    @property
+    def torch_settings(self) -> dict[str, Any]:
+        # In the documented formula, weight decay has the corrected rate too.
+        return {**super().torch_settings, "epsilon_hat": True, "corrects_decay": True}
 
-        Args:
-            named_parameters: the parameters of the model.
-            layers: the names of the embeddings' parameters, then those of each layer, from the lowest;
-                required if rates differ.
-
-        Raises:
-            ConfigError: if rates differ and `layers` is missing.
-        """
-        if self.needs_layers and layers is None:
-            raise ConfigError("adamwdl: layerwise_decay needs the layer of each parameter")
-        layers = layers or []
+    def layer_factors(self, layers: Callable[[], LayerNames]) -> dict[str, float]:
+        if self.layerwise_decay == 1 and self.set_param_lr_fun is None:
+            return {}
         # Rates follow the layers that the encoder defines, not name patterns; parameters outside all layers,
         # such as heads and pooler, have the full rate.
-        factors = {
-            name: self._rate_rule(self.layerwise_decay, number, len(layers) - 1)
-            for number, names in enumerate(layers)
+        stages = layers()
+        return {
+            name: self._rate_rule(self.layerwise_decay, number, len(stages) - 1)
+            for number, names in enumerate(stages)
             for name in names
         }
-        groups: dict[tuple[float, float], Group] = {}
-        for group in self.groups(named_parameters):
-            for name, parameter in group["params"]:
-                rate = self.learning_rate * factors.get(name, 1.0)
-                own = groups.setdefault((group["weight_decay"], rate), {**group, "params": [], "lr": rate})
-                own["params"].append((name, parameter))
-        # In the documented formula, weight decay has the corrected rate too.
-        settings = {**self.torch_settings, "epsilon_hat": True, "corrects_decay": True}
-        return AdamRule(groups.values(), settings)
+
+
+class LambRule(MomentRule):
+    """The update of `Lamb`; the parameters of a group that decays are scaled."""
+
+    def update(self, group: Group, parameters: list[Tensor], step: int) -> None:
+        """Perform one step of algorithm 2."""
+        # One parameter at a time on a CPU, so that it stays in the cache.
+        for some in [parameters] if parameters[0].is_cuda else ([parameter] for parameter in parameters):
+            updates = [torch.zeros_like(parameter) for parameter in some]  # holds -u from here on
+            self.fused_adam_step(updates, some, step, lr=1.0, betas=group["betas"], eps=group["eps"])
+            torch._foreach_add_(updates, some, alpha=-group["weight_decay"])
+            if group["decays"]:
+                torch._foreach_mul_(updates, trust_ratios(some, updates))
+            if self.skip_flag is not None:
+                torch._foreach_mul_(updates, 1 - self.skip_flag)
+            torch._foreach_add_(some, updates, alpha=group["lr"])
 
 
 @OPTIMIZERS.register("lamb")
@@ -513,63 +526,16 @@ class Lamb(MomentOptimizer):
     not scaled either; they get Adam's update. A parameter without a gradient is not updated. Other settings:
     see `MomentOptimizer`.
 
-    Args:
-        exclude_from_weight_decay: for lamb, instead of `apply_decay_param_fun`: regular expressions;
-            parameters whose name contains a match do not decay.
-
     Raises:
         ConfigError: if values are out of range.
 
-    Source: You et al., 2019, arXiv:1904.00962, algorithm 2, with phi the identity; the exclusions are
-    those of the authors' implementation.
+    Source: You et al., 2019, arXiv:1904.00962, algorithm 2, with phi the identity.
     """
+
+    rule = LambRule
 
     weight_decay: float = 0.01
     epsilon: float = 1e-6
-    _: KW_ONLY
-    exclude_from_weight_decay: list[str] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.exclude_from_weight_decay is not None:
-            self._exclude(self.exclude_from_weight_decay)
-
-    def _exclude(self, patterns: list[str]) -> None:
-        raise_any(type_problems(list, "a list of regular expressions", exclude_from_weight_decay=patterns))
-        if self._rule is not None:
-            raise ConfigError("lamb: set apply_decay_param_fun or exclude_from_weight_decay, not both")
-        try:
-            excluded = [re.compile(pattern) for pattern in patterns]
-        except re.error as error:
-            problem = f"{error.pattern!r} is not a regular expression: {error}"
-            raise ConfigError(about("exclude_from_weight_decay", f": {problem}")) from None
-        self._rule = lambda name: not any(pattern.search(name) for pattern in excluded)
-
-    def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-        """Create an optimizer with two groups: parameters that decay and are scaled, and the others."""
-        named = list(named_parameters)
-        adapting = {id(parameter) for name, parameter in named if self.decays(name, parameter)}
-        groups = self.groups(named)
-        for group in groups:
-            group["adapts"] = id(group["params"][0][1]) in adapting
-        return LambRule(groups, self.torch_settings)
-
-
-class LambRule(MomentRule):
-    """The update of `Lamb`; a group's `adapts` is True if its parameters are scaled."""
-
-    def update(self, group: Group, parameters: list[Tensor], step: int) -> None:
-        """Perform one step of algorithm 2."""
-        # One parameter at a time on a CPU, so that it stays in the cache.
-        for some in [parameters] if parameters[0].is_cuda else ([parameter] for parameter in parameters):
-            updates = [torch.zeros_like(parameter) for parameter in some]  # holds -u from here on
-            self.fused_adam_step(updates, some, step, lr=1.0, betas=group["betas"], eps=group["eps"])
-            torch._foreach_add_(updates, some, alpha=-group["weight_decay"])
-            if group["adapts"]:
-                torch._foreach_mul_(updates, trust_ratios(some, updates))
-            if self.skip_flag is not None:
-                torch._foreach_mul_(updates, 1 - self.skip_flag)
-            torch._foreach_add_(some, updates, alpha=group["lr"])
 
 
 def trust_ratios(weights: list[Tensor], updates: list[Tensor]) -> tuple[Tensor, ...]:

@@ -283,9 +283,8 @@ def build_optimizer(
         if name in frozen:
             parameter.requires_grad_(False)
     moving = moving_parameters(model)
-    layers = [model.parameter_layers()] if optimizer.needs_layers else []
-    built = optimizer.build(moving, *layers)
-    factors: dict[str, float] = {}
+    built = optimizer.build(moving)
+    factors = optimizer.layer_factors(model.parameter_layers)
     decays: dict[str, float] = {}
     for task, place in model.head_places.items():
         head = model.head(task)

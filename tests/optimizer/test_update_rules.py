@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +19,7 @@ from torch.testing import assert_close
 from helpers import tiny
 from palm.backbone import BERT, ERNIE, Backbone
 from palm.controller.controller import Controller
-from palm.optimizer import AdamWDL, Lamb, clip, layerwise_lr_decay
+from palm.optimizer import AdamWDL, Lamb, ParameterGroups, clip, layerwise_lr_decay
 
 SHAPES = {"a.weight": (4, 3), "a.bias": (3,), "b.weight": (3, 5), "norm.weight": (5,), "zero.weight": (2, 2)}
 
@@ -92,6 +92,17 @@ def documented(values: dict[str, Any], rates: dict[str, float], steps: int) -> d
     return values
 
 
+def built(
+    settings: AdamWDL, named: Iterable[tuple[str, nn.Parameter]], layers: Sequence[Sequence[str]]
+) -> torch.optim.Optimizer:
+    """The optimizer with the rates of a run."""
+    named = list(named)
+    optimizer = settings.build(named)
+    factors = settings.layer_factors(lambda: layers)
+    ParameterGroups().apply(optimizer, named, settings.learning_rate, {}, factors)
+    return optimizer
+
+
 def test_adamwdl_follows_its_document_for_twenty_five_steps() -> None:
     ours = parameters()
     expected = documented(
@@ -101,7 +112,7 @@ def test_adamwdl_follows_its_document_for_twenty_five_steps() -> None:
     )
     settings = AdamWDL(0.01, weight_decay=0.1, layerwise_decay=0.5)
     layers = [["a.weight", "a.bias"], ["b.weight", "norm.weight"], []]
-    optimizer = settings.build(ours.items(), layers)
+    optimizer = built(settings, ours.items(), layers)
     for step in range(25):
         for name, gradient in gradients(step).items():
             ours[name].grad = gradient.clone()
@@ -116,9 +127,8 @@ TABLES = {"bert": ["word", "position", "segment"], "ernie": ["word", "position",
 @pytest.mark.parametrize(("cls", "name"), [(BERT, "bert"), (ERNIE, "ernie")])
 def test_rates_fall_layer_by_layer_down_to_the_embeddings(cls: Callable[..., Backbone], name: str) -> None:
     encoder = cls(16, 3, 2, 20, 8)
-    optimizer = AdamWDL(0.08, layerwise_decay=0.5).build(
-        encoder.named_parameters(), encoder.parameter_layers()
-    )
+    settings = AdamWDL(0.08, layerwise_decay=0.5)
+    optimizer = built(settings, encoder.named_parameters(), encoder.parameter_layers())
     by_parameter = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     rates = {name: by_parameter[id(parameter)] for name, parameter in encoder.named_parameters()}
     # Three layers: 0.08 in the topmost, halved in each below, the embeddings are layer 0.
@@ -141,11 +151,12 @@ def test_the_rule_of_rates_and_of_decay_can_be_given() -> None:
         set_param_lr_fun=lambda decay, layer, n: decay * (layer + 1) / (n + 1),
         apply_decay_param_fun=lambda name: name.endswith("bias"),
     )
-    optimizer = settings.build(pair, [["low.weight"], ["high.bias"]])
+    layers = [["low.weight"], ["high.bias"]]
+    optimizer = built(settings, pair, layers)
     told = {id(p): (g["lr"], g["weight_decay"]) for g in optimizer.param_groups for p in g["params"]}
     assert [told[id(p)] for _, p in pair] == [(0.5, 0.0), (1.0, 0.3)]
     by_path = AdamWDL(1.0, set_param_lr_fun="palm.optimizer.layerwise_lr_decay", layerwise_decay=0.5)
-    assert by_path.build(pair, [["low.weight"], ["high.bias"]]).param_groups[0]["lr"] == 0.5
+    assert built(by_path, pair, layers).param_groups[0]["lr"] == 0.5
 
 
 def two_gradients() -> list[nn.Parameter]:
