@@ -99,16 +99,13 @@ class Packing:
             WiringError: if a row begins with padding, where its sentence embedding would be (checked only on
                 a CPU, because the check would synchronize a GPU).
         """
-        if POSITIONS in layout:
-            positions = layout[POSITIONS]
-            return cls(mask, positions, Sequences(layout[OFFSETS], min(mask.shape[1], len(positions))))
         # On a GPU this check would synchronize at every batch, so left padding is not refused there.
         if not mask.is_cuda and not bool(mask[:, 0].all()):
             row = int(mask[:, 0].int().argmin())
             raise WiringError(f"input_mask: row {row} begins with padding; its first token must be real")
         lengths = mask.sum(dim=1, dtype=torch.int32)
         offsets = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))  # int32 for the GPU kernels
-        positions = mask.flatten().nonzero().squeeze(1)
+        positions = layout[POSITIONS] if POSITIONS in layout else mask.flatten().nonzero().squeeze(1)
         return cls(mask, positions, Sequences(offsets, min(mask.shape[1], len(positions))))
 
     def rounded_up(self) -> Packing:
@@ -161,9 +158,7 @@ class Packing:
 
 
 POSITIONS = "packed_positions"
-OFFSETS = "packed_offsets"
-LAYOUT = (POSITIONS, OFFSETS)
-"""Batch entries with the layout, which is computed before the batch is copied to a GPU."""
+"""Batch entry with the layout, which is computed before the batch is copied to a GPU."""
 
 
 def layout_of(mask: Tensor) -> dict[str, Tensor]:
@@ -177,8 +172,7 @@ def layout_of(mask: Tensor) -> dict[str, Tensor]:
     Raises:
         WiringError: if a row begins with padding.
     """
-    packing = Packing.of(mask)
-    return {POSITIONS: packing.positions, OFFSETS: packing.sequences.offsets}
+    return {POSITIONS: Packing.of(mask).positions}
 
 
 def joined_layout(batches: Sequence[Tensors], columns: int) -> dict[str, Tensor]:
@@ -189,19 +183,15 @@ def joined_layout(batches: Sequence[Tensors], columns: int) -> dict[str, Tensor]
         columns: length to which the rows are padded.
     """
     positions = []
-    offsets = [torch.zeros(1, dtype=torch.int32, device=batches[0]["input_mask"].device)]
     rows = 0
-    tokens = 0
     for batch in batches:
         mask = batch["input_mask"]
-        layout = batch if POSITIONS in batch else layout_of(mask)
+        own = batch[POSITIONS] if POSITIONS in batch else Packing.of(mask).positions
         # The row of a flat position determines the number of padding columns added before it.
-        row = layout[POSITIONS] // mask.shape[1]
-        positions.append(layout[POSITIONS] + row * (columns - mask.shape[1]) + rows * columns)
-        offsets.append(layout[OFFSETS][1:] + tokens)
+        row = own // mask.shape[1]
+        positions.append(own + row * (columns - mask.shape[1]) + rows * columns)
         rows += len(mask)
-        tokens += len(layout[POSITIONS])
-    return {POSITIONS: torch.cat(positions), OFFSETS: torch.cat(offsets)}
+    return {POSITIONS: torch.cat(positions)}
 
 
 def checked_layout(inputs: Tensors, specs: Specs, max_tokens: int | None, words: Tensor) -> Packing:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from palm.backbone import Backbone
-from palm.backbone.packing import LAYOUT
+from palm.backbone.packing import POSITIONS
 from palm.core.device import checked, resolved
 from palm.core.errors import PalmError
 from palm.core.group import (
@@ -345,7 +345,7 @@ def shared_outputs(
     device = first.device
     on_device = [placed(batches[0], device, first.backbone)]
     # Inputs of the encoder are copied to the device only once.
-    read = {*first.backbone.inputs_attr, *LAYOUT}
+    read = {*first.backbone.inputs_attr, POSITIONS}
     inputs = {name: value for name, value in on_device[0].items() if name in read}
     for batch in batches[1:]:
         own = {name: value.to(device) for name, value in batch.items() if name not in read}
