@@ -87,7 +87,7 @@ class ParameterGroups(Component):
     ) -> None:
         """Split an optimizer's groups so that every parameter has its rate.
 
-        A parameter to which the optimizer assigned a fraction of `learning_rate` gets the same fraction of its
+        A parameter to which the optimizer assigned a fraction of `learning_rate` gets that fraction of its
         own rate.
 
         Args:
