@@ -14,6 +14,7 @@ import torch
 from palm.backbone import BACKBONES
 from palm.check.data import SEVERITIES, FileCheck, Files, Problem, Severity, TaskData, data_of
 from palm.check.planning import Cost, RunPlan, measured, plan_of
+from palm.config.run import TaskConfig
 from palm.config.settings import RunSettings
 from palm.controller.controller import Controller
 from palm.controller.stages import steps_of
@@ -25,7 +26,7 @@ from palm.core.group import count_devices
 from palm.core.logging import aligned, collected_warnings
 from palm.core.process import duration
 from palm.paradigm import HEADS
-from palm.reader import READERS, Reader
+from palm.reader import READERS
 from palm.reader.inspection import MOST_LETTERS
 from palm.reader.tables.columns import cut
 from palm.reader.tables.files import shown_path
@@ -83,7 +84,6 @@ class Check:
         sections = {
             "Data": [
                 *_data(self),
-                *_chosen(files),
                 *(line for task, file in files for line in _about(task, file)),
             ],
             "First rows, as the model sees them": [
@@ -136,30 +136,22 @@ def check(
     with collected_warnings(shown=False) as warned:
         try:
             controller = Controller(config, task_dir, argv=argv, tasks=tasks)
+            chosen = controller.chosen.tasks
+            readers = [READERS[task.reader.name](**task.reader.settings) for task in chosen]
         except PalmError as error:
             lines = error.problems if isinstance(error, ConfigError) else [str(error)]
             problems = [Problem("error", "configuration", "", line) for line in lines]
             return Check(name, problems, seconds=time.perf_counter() - began)
         # Before the data is checked, because memory for that is not part of the run.
         found = _check_run(name, controller, measure)
-        files = list(_files(controller))
-        data = [data_of(task, reader, own) for task, reader, own in files]
-    problems = _merge_problems(
-        data, found.problems, warned, [path for *_, own in files for path in own.values()]
-    )
+        data = [data_of(task.name, own, _files(task)) for task, own in zip(chosen, readers, strict=True)]
+    paths = [path for task in chosen for path in _files(task).values()]
+    problems = _merge_problems(data, found.problems, warned, paths)
     return replace(found, problems=problems, data=data, seconds=time.perf_counter() - began)
 
 
-def _files(controller: Controller) -> Iterator[tuple[str, Reader | PalmError, Files]]:
-    """Yield the name, the reader and the data files of each task."""
-    for task in controller.chosen.tasks:
-        reader: Reader | PalmError
-        try:
-            reader = READERS[task.reader.name](**task.reader.settings)
-        except PalmError as error:
-            reader = error
-        files: Files = {role: getattr(task.settings, f"{role}_file") for role in ("train", "dev", "pred")}
-        yield task.name, reader, files
+def _files(task: TaskConfig) -> Files:
+    return {role: getattr(task.settings, f"{role}_file") for role in ("train", "dev", "pred")}
 
 
 def _merge_problems(
@@ -315,17 +307,6 @@ def _data(check: Check) -> list[str]:
                 )
             )
     return aligned(table) if table[1:] else []
-
-
-def _chosen(files: Sequence[tuple[str, FileCheck]]) -> Iterator[str]:
-    """Name the tasks whose rows were chosen from a table, and by which settings."""
-    found: dict[str, list[str]] = {}
-    for task, file in files:
-        if file.chosen_by:
-            how = f"chosen from {file.table} by {', '.join(file.chosen_by)}"
-            found.setdefault(how, []).append(task)
-    for how, tasks in found.items():
-        yield f"{', '.join(dict.fromkeys(tasks))}: {how}"
 
 
 def _about(task: str, file: FileCheck) -> Iterator[str]:

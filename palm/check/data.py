@@ -35,7 +35,7 @@ from palm.reader.inspection import (
 )
 from palm.reader.rows import BadRows, Rows, TextFacts, part_of
 from palm.reader.tables.columns import cut
-from palm.reader.tables.files import files_of, is_data, is_selection, read_selection, shown_name, table_of
+from palm.reader.tables.files import files_of, is_data, shown_name, table_of
 
 Severity = Literal["error", "warning", "note"]
 """error: the run would stop, or could not start. warning: it would run, but results would be misleading or
@@ -180,7 +180,7 @@ class FileCheck:
         role: its role in the run.
 
     Attributes:
-        table: the file whose rows are read, by which settings they were `chosen_by` if not all are.
+        table: the file whose rows are read.
         name: of the file in messages, with the part of chosen rows.
         digests: digests of its examples.
         bad: its unusable rows.
@@ -196,7 +196,6 @@ class FileCheck:
         self.path = path
         self.role = role
         self.table = table_of(path)
-        self.chosen_by = read_selection(path).settings if is_selection(path) else {}
         self.name = shown_name(path)
         self.digests = RowDigests()
         self.facts = TextFacts()
@@ -257,18 +256,9 @@ class FileCheck:
             self.reader.bad_rows = None
 
 
-def data_of(name: str, reader: Reader | PalmError, files: Files) -> TaskData:
-    """Read all files of a task once, and compare them.
-
-    Args:
-        name: the task's name.
-        reader: its reader, or the error that there was instead.
-        files: its files; those that do not exist are reported elsewhere.
-    """
+def data_of(name: str, reader: Reader, files: Files) -> TaskData:
+    """Read all files of a task once, and compare them; those that do not exist are reported elsewhere."""
     task = TaskData(name)
-    if isinstance(reader, PalmError):
-        task.add("error", "reader", str(reader))
-        return task
     for role, path in files.items():
         if path is not None and is_data(path):
             task.read(reader, path, role)

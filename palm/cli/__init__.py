@@ -27,6 +27,7 @@ from palm.cli import projects, runs, models, reports  # noqa: F401 - in the orde
 
 REMOVED = {
     "merge": " any more; use_ema averages the weights of a run",
+    "plot": " any more; palm report RUN --no_predict writes the same page",
     "completion": " any more; palm --help, palm train --help_all and palm ls list all words",
 }
 """What to do in place of a command that palm no longer has."""
@@ -82,7 +83,7 @@ def _run(words: list[str]) -> int:
 
 def _let_import_components(options: argparse.Namespace) -> None:
     """Let a configuration or `--trust` name modules in its folder or in the working directory."""
-    config = getattr(options, "of", None) or getattr(options, "config", None)
+    config = getattr(options, "run_of", None) or getattr(options, "config", None)
     if config or getattr(options, "trust", ()):
         folders = [str(Path(config or ".").absolute().parent), str(Path.cwd())]
         # At the end: a user's file does not hide an installed module.

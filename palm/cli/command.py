@@ -98,18 +98,11 @@ COMMANDS: dict[str, Command] = {}
 """Commands by name, in the order of `palm --help`."""
 
 
-def command(
-    name: str,
-    help: str,
-    options: Sequence[Option],
-    takes_settings: bool = False,
-    uses_torch: bool = True,
-    epilog: Epilog | None = None,
-) -> Callable[[Run], Run]:
+def command(name: str, help: str, options: Sequence[Option], **more: Any) -> Callable[[Run], Run]:
     """Return a decorator that registers a function as a command; arguments as for `Command`."""
 
     def register(run: Run) -> Run:
-        COMMANDS[name] = Command(name, help, run, options, takes_settings, uses_torch, epilog)
+        COMMANDS[name] = Command(name, help, run, options, **more)
         return run
 
     return register
@@ -153,9 +146,6 @@ GRID = (
     output("the runs: a folder; palm compare also takes the file of a table, .csv or .tex"),
     flag("--keep_models", "keep the models of finished runs"),
     flag("--overwrite", "remove runs with other settings from OUT"),
-    # The command calls itself with these to train one of its runs.
-    flag("--one_run", argparse.SUPPRESS),
-    option("--of", help=argparse.SUPPRESS),
 )
 """Options of commands that train a folder of runs."""
 

@@ -1,4 +1,4 @@
-"""Commands that show finished runs: plot, report, diff."""
+"""Commands that show finished runs: report, diff."""
 
 from __future__ import annotations
 
@@ -8,21 +8,6 @@ from palm.cli import command as cli
 from palm.core.errors import ExitCode
 
 A_RUN = "the folder of a run, its save_path"
-
-
-@cli.command(
-    "plot",
-    "plot the curves of runs",
-    [
-        cli.option("runs", metavar="RUN", nargs="+", help=A_RUN),
-        cli.output("the page (default: curves.html in the first run's folder)"),
-    ],
-)
-def plot_runs(options: argparse.Namespace) -> None:
-    """Plot loss and dev scores of every task on a page. Runs that differ only in the seed have one colour."""
-    from palm.report.plot import plot
-
-    cli.write_line(plot(*options.runs, output=options.output))
 
 
 @cli.command(

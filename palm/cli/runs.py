@@ -85,12 +85,19 @@ OF_RAY = ("workers", "gpus_per_worker", "cpus_per_worker", "max_failures")
             "train on a Ray cluster: workers=4, or workers=2,4 for as many as there is room for; also "
             "gpus_per_worker, cpus_per_worker, max_failures; may be repeated",
         ),
+        # For a run of palm compare or palm sweep, whose configuration is CONFIG.
+        cli.option("--run_of", metavar="CONFIG", help=argparse.SUPPRESS),
     ],
     epilog=_settings_help,
     takes_settings=True,
 )
 def train(options: argparse.Namespace) -> None:
     """Train the tasks of a configuration."""
+    if options.run_of is not None:
+        from palm.experiments.grid import work
+
+        work(Path(options.config).parent)
+        return
     if options.ray:
         if options.report:
             raise PalmError("--report cannot be used with --ray; palm report shows the run's folder")
@@ -128,13 +135,6 @@ def _grid_arguments(options: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def _train_one(options: argparse.Namespace) -> None:
-    """Train one run of a grid, given its configuration."""
-    from palm.experiments.grid import work
-
-    work(Path(options.config).parent)
-
-
 @cli.command(
     "compare",
     "find out whether tasks help each other",
@@ -161,9 +161,6 @@ def compare_tasks(options: argparse.Namespace) -> None:
     which tasks help, and how certain that is. Finished runs are kept: the same command continues after an
     interruption, and with more seeds trains only the missing runs.
     """
-    if options.one_run:
-        _train_one(options)
-        return
     from palm.experiments.compare import compare
 
     variants: dict[str, dict[str, str]] = {}
@@ -204,9 +201,6 @@ def sweep_settings(options: argparse.Namespace) -> None:
     --trials every combination is tried; with it, that many are drawn at random. Finished runs are kept:
     the same command continues after an interruption.
     """
-    if options.one_run:
-        _train_one(options)
-        return
     from palm.experiments.sweep import grid_words, read_space, sweep
 
     space = {} if options.space is None else read_space(options.space)

@@ -40,9 +40,11 @@ def checked_phase(phase: object) -> str:
 
 
 class Phased(Component):
-    """A component with a phase; a constructor sets `_phase`."""
+    """A component with a phase, beside the arguments of the class that follows it."""
 
-    _phase: str = "train"
+    def __init__(self, *args: Any, phase: str = "train", **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._phase = checked_phase(phase)
 
     @property
     def phase(self) -> str:
@@ -58,8 +60,7 @@ class Declaring(Phased):
     """
 
     def __init__(self, phase: str = "train") -> None:
-        super().__init__()
-        self._phase = checked_phase(phase)
+        super().__init__(phase=phase)
         if "phase" in self.settings:  # they rebuild a saved component, which is for prediction
             self.settings["phase"] = "predict"
 

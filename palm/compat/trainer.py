@@ -297,22 +297,6 @@ class Trainer(TrainerBase):
             outputs = outputs_of(forward.backbone, forward.head, placed_batch, precision)
             return {name: value.cpu() for name, value in outputs.items()}
 
-    def evaluate(self, dev_file: str | Path, metrics: Sequence[str] | None = None) -> dict[str, float]:
-        """Evaluate predictions on a file with labels; training is not affected.
-
-        Arguments and result are those of `InferenceModel.evaluate`.
-
-        Raises:
-            PalmError: `fit_reader` was not called, a metric does not fit, or a row cannot be used.
-        """
-        if self.task is None:
-            model = self.predictor("evaluate")
-        else:
-            trained = self._forwards("evaluate")[self.name]
-            model = self._model(self.task.reader, trained, self.task.task.rows_per_prediction)
-        with self.averaged():
-            return model.evaluate(dev_file, metrics)
-
     def tied(self, caller: str) -> Forward:
         """Return the encoder and head to predict with, with trained weights, in evaluation mode."""
         forward = self._predict_forwards(caller)[self.name]
@@ -328,17 +312,8 @@ class Trainer(TrainerBase):
         """Return the model to predict with."""
         forward = self.tied(caller)
         reader = require(self._predict_reader, self.name, FIT_TO_PREDICT, caller)
-        return self._model(reader, forward, reader.loaded.batch_size)
-
-    def _model(self, reader: Reader, forward: Forward, batch_size: int) -> InferenceModel:
-        return InferenceModel(
-            self.name,
-            reader,
-            forward.backbone,
-            forward.head,
-            batch_size=batch_size,
-            precision=self._precision,
-        )
+        sizes = {"batch_size": reader.loaded.batch_size, "precision": self._precision}
+        return InferenceModel(self.name, reader, forward.backbone, forward.head, **sizes)
 
     def averaged(self) -> AbstractContextManager[Any]:
         return super().averaged() if self.joint_run is None else self.joint_run.averaged()

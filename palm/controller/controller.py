@@ -25,7 +25,7 @@ from palm.core.group import join, launch, record_failure
 from palm.core.io import check_not_read, is_sealed, wrap_read_errors
 from palm.core.logging import display_of, logger, set_verbosity, show_on_console, shown_score
 from palm.predict.inference import InferenceModel, JointModel
-from palm.predict.loading import best_note, load_models
+from palm.predict.loading import load_models
 from palm.pretrained import (
     find_vocabulary,
     load_pretrain,
@@ -152,8 +152,7 @@ def _models_in(folder: Path, run: RunConfig, tasks: Sequence[TaskConfig]) -> dic
     precision = run.settings.precision
     models = load_models(folder, device="cpu", precision=precision, reader=reader, head=head).tasks
     found = {task.name: models[task.name if len(saved) > 1 else saved[0]] for task in tasks}
-    note = best_note(found[tasks[0].name].trained) if len(tasks) == 1 else ""
-    logger.info("%s: inference model loaded from %s%s", ", ".join(found), folder, note)
+    logger.info("%s: inference model loaded from %s", ", ".join(found), folder)
     for task in tasks:
         model = found[task.name]
         model.batch_size = task.settings.pred_batch_size or task.settings.batch_size or model.batch_size

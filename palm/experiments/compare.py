@@ -20,7 +20,7 @@ from palm.controller.stages import Stage, stages_of, steps_of
 from palm.core.component import choice_problems, count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.io import write_json, write_text
-from palm.core.logging import logger, set_verbosity, show_on_console
+from palm.core.logging import logger, show_on_console
 from palm.experiments.grid import (
     ROWS,
     Grid,
@@ -28,9 +28,7 @@ from palm.experiments.grid import (
     Pool,
     Result,
     Source,
-    data_checksums,
     devices_of,
-    folder_of,
 )
 from palm.experiments.outcome import (
     ALONE,
@@ -45,7 +43,6 @@ from palm.experiments.outcome import (
 from palm.mixing import MixRatio
 from palm.reader.tables.files import is_data, shown_path
 from palm.train.build import build, open_data
-from palm.train.folder import only_run_in
 from palm.train.model_paths import BEST
 from palm.train.task import StepPlan
 
@@ -106,13 +103,12 @@ def compare(
     runs = _runs(source, also or {})
     run = runs[REFERENCE]
     tests = _test_files(run, test or {})
-    set_verbosity(run.settings.quiet, run.settings.verbose)
     table = Path(output) if output is not None and Path(output).suffix in TABLES else None
-    with only_run_in(folder := folder_of(run.folder, "compare", None if table else output)):
-        data = data_checksums(runs.values(), tests.values())
-        grid = source.grid("compare", run.settings, folder, data, workers, pool, keep_models)
+    output = None if table else output
+    configs = list(runs.values())
+    with source.grid("compare", configs, output, keep_models, workers, pool, tests.values()) as grid:
         scored = model or _scored_model(run, tests)
-        return _written(_Comparison(runs, tests, scored, grid, overwrite).outcome(seeds), folder, table)
+        return _written(_Comparison(runs, tests, scored, grid, overwrite).outcome(seeds), grid.path, table)
 
 
 def _runs(source: Source, also: Mapping[str, Mapping[str, Any]]) -> dict[str, RunConfig]:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,7 @@ from palm.core.io import (
     write_json,
     write_text,
 )
-from palm.core.logging import logger
+from palm.core.logging import logger, set_verbosity
 from palm.core.process import START, Stopped, duration
 from palm.core.records import read_record
 from palm.metrics import metrics_of, scores_of
@@ -56,12 +56,12 @@ from palm.predict.loading import load_models
 from palm.reader.tables.files import data_checksum, is_url
 from palm.train.callbacks import Evaluated, Planned, Recorded
 from palm.train.evaluation import json_ready
-from palm.train.folder import saved_in
+from palm.train.folder import only_run_in, saved_in
 from palm.train.model_paths import BEST, LAST
 from palm.train.task_model import encoded
 
 
-def data_checksums(runs: Iterable[RunConfig], more: Iterable[Path] = ()) -> dict[str, str]:
+def data_checksums(runs: Iterable[RunConfig], more: Iterable[Path]) -> dict[str, str]:
     """Return file -> half of its SHA-256 for every data file of runs.
 
     Args:
@@ -98,34 +98,34 @@ class Source:
         run = read_run(self.config, self.task_dir, words, for_train=True, needs_tasks=True)
         return choose_rows(run, for_train=True)
 
+    @contextmanager
     def grid(
         self,
-        command: str,
-        settings: RunSettings,
-        folder: Path,
-        data: Mapping[str, str],
+        kind: str,
+        runs: Sequence[RunConfig],
+        output: str | Path | None,
+        keep_models: bool,
         workers: int | None,
         pool: Pool | None,
-        keep_models: bool,
-    ) -> Grid:
-        """Return a grid of its runs, which a `palm` command trains; see `compare` and `Grid`.
+        tests: Iterable[Path] = (),
+    ) -> Iterator[Grid]:
+        """Lock the folder of a grid: `output` if given, otherwise `<save_path>_<kind>`.
 
-        `settings` are those of one of the runs, which all have the same devices.
+        Args:
+            kind: `compare` or `sweep`.
+            runs: the configuration and others on its devices, which name all data.
+            output, keep_models, workers, pool: as for `compare`.
+            tests: other files that results depend on.
         """
+        run = runs[0]
+        set_verbosity(run.settings.quiet, run.settings.verbose)
+        if output is None and not run.folder.name:
+            raise ConfigError(f"save_path: {run.folder} has no folder beside it for the runs; set --output")
+        folder = run.folder.with_name(f"{run.folder.name}_{kind}") if output is None else Path(output)
         pool = pool or Pool()
-        slots = pool.slots(workers, settings.use_gpu, devices_of(settings))
-        # Where the configuration is, there are the user's own components.
-        home = [] if isinstance(self.config, Mapping) else ["--of", str(self.config)]
-        return Grid(folder, data, keep_models, [command, "--one_run", *home], slots, pool)
-
-
-def folder_of(save_path: Path, kind: str, output: str | Path | None) -> Path:
-    """Return the folder of a grid: `output` if given, otherwise `<save_path>_<kind>`."""
-    if output is not None:
-        return Path(output)
-    if not save_path.name:
-        raise ConfigError(f"save_path: {save_path} has no folder beside it for the runs; set --output")
-    return save_path.with_name(f"{save_path.name}_{kind}")
+        slots = pool.slots(workers, run.settings.use_gpu, devices_of(run.settings))
+        with only_run_in(folder):
+            yield Grid(folder, data_checksums(runs, tests), keep_models, self.config, slots, pool)
 
 
 def devices_of(settings: RunSettings) -> int:
@@ -181,14 +181,16 @@ class Result(TypedDict):
     Attributes:
         state: `done` or `failed`.
         why: the reason for a failure; empty otherwise.
-        dev: global step and score of every evaluation.
+        step: the global step of its best evaluation; 0 if there is none.
+        score: the mean dev score of that evaluation; None if there is none.
         seconds: duration of a finished run; 0 for a failed one.
         test: task -> its scores.
     """
 
     state: str
     why: str
-    dev: Sequence[tuple[int, float]]
+    step: int
+    score: float | None
     steps: Mapping[str, int]
     seconds: float
     test: Mapping[str, Tested]
@@ -203,14 +205,12 @@ class GridRun:
         settings: its configuration, without `save_path`.
         test: task -> a file with labels to score its model on after training.
         model: which model to score: `best`, if there is one, or `last`.
-        point: the settings that a search tries in this run.
     """
 
     name: str
     settings: Document
     test: Mapping[str, str] = field(default_factory=dict)
     model: str = "best"
-    point: Mapping[str, Any] = field(default_factory=dict)
 
     def about(self) -> Mapping[str, Any]:
         """Return everything that its result depends on except the data, JSON-ready."""
@@ -281,8 +281,7 @@ class Grid:
         path: the folder.
         data: file -> checksum of the data of all runs.
         keep_models: whether to keep the models and checkpoints of finished runs.
-        command: the `palm` command that trains one run, followed by its options; the path of the run's
-            configuration is inserted after the first word.
+        config: the configuration of all runs; where it is, there are the user's own components.
         slots: one for each of the runs that are trained at the same time.
         pool: starts their processes.
     """
@@ -290,7 +289,7 @@ class Grid:
     path: Path
     data: Mapping[str, str] = field(default_factory=dict)
     keep_models: bool = False
-    command: Sequence[str] = ("compare", "--one_run")
+    config: str | Path | Mapping[str, Any] = field(default_factory=dict)
     slots: Sequence[Slot] = ({},)
     pool: Pool = field(default_factory=Pool)
 
@@ -403,9 +402,10 @@ class Grid:
 
     def _started(self, run: GridRun, slot: Slot) -> Process:
         folder = self.prepare(run)
-        first, *rest = self.command
         logger.info("%s: training; its log is %s", run.name, folder / LOG)
-        return self.pool.start([first, str(folder / CONFIGURATION), *rest], folder / LOG, slot)
+        config = folder / CONFIGURATION if isinstance(self.config, Mapping) else self.config
+        words = ["train", str(folder / CONFIGURATION), "--run_of", str(config)]
+        return self.pool.start(words, folder / LOG, slot)
 
     def _result(self, run: GridRun, process: Process) -> Result:
         if process.stdin is not None:
@@ -439,17 +439,8 @@ def told(result: Result) -> str:
     for task, scored in result["test"].items():
         name, value = next(iter(scored["scores"].items()))
         found.append(f"{task} {name} {'–' if value is None else f'{value:.4f}'}")
-    score = best_of(result)[1]
+    score = result["score"]
     return ", ".join(found) or ("no dev score" if score is None else f"dev score {score:.4f}")
-
-
-def best_of(result: Result) -> tuple[int, float | None]:
-    """Return the global step and the score of the best evaluation of a run."""
-    if not result["dev"]:
-        return 0, None
-    # Of equal scores, the earliest costs least.
-    step, score = max(result["dev"], key=lambda each: (each[1], -each[0]))
-    return step, score
 
 
 def word_of(value: Any) -> str:
@@ -519,31 +510,27 @@ def _trained(folder: Path, controller: Controller, job: Job) -> Result:
         tested = {task: _scored(folder, controller, task, job) for task in job["test"]}
     except (ResourceError, TrainingError) as error:  # too little memory or a NaN loss is a result, too
         return _failed(str(error).splitlines()[0])
+    step, score = best_evaluation(trained.history)
     seconds = round(trained.seconds, 3)
-    dev = dev_scores(trained.history)
-    return {
-        "state": "done",
-        "why": "",
-        "dev": dev,
-        "steps": trained.steps,
-        "seconds": seconds,
-        "test": tested,
-    }
+    return Result(
+        state="done", why="", step=step, score=score, steps=trained.steps, seconds=seconds, test=tested
+    )
 
 
 def _failed(why: str) -> Result:
-    return {"state": "failed", "why": why, "dev": [], "steps": {}, "seconds": 0.0, "test": {}}
+    return Result(state="failed", why=why, step=0, score=None, steps={}, seconds=0.0, test={})
 
 
-def dev_scores(history: Sequence[Recorded]) -> list[tuple[int, float]]:
-    """Return global step and score of the evaluations of a run, in its last stage if it has several."""
-    found: list[tuple[int, float]] = []
+def best_evaluation(history: Sequence[Recorded]) -> tuple[int, float | None]:
+    """Return global step and score of a run's best evaluation, in its last stage if it has several."""
+    found: dict[int, float] = {}
     for event in history:
         if isinstance(event, Planned):
-            found = []
+            found = {}
         elif isinstance(event, Evaluated) and event.mean is not None and math.isfinite(event.mean):
-            found.append((event.step, event.mean))
-    return found
+            found[event.step] = event.mean
+    # Of equal scores the first, which costs least.
+    return max(found.items(), key=lambda each: each[1], default=(0, None))
 
 
 def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested:

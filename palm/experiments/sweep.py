@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,25 +14,13 @@ import numpy as np
 from palm.config import yaml_text
 from palm.config.files import guessed, parse_yaml, read_yaml
 from palm.config.run import Document, RunConfig
-from palm.config.settings import RunSettings
 from palm.controller.resolve import edited_document
 from palm.core.component import count_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
 from palm.core.io import check_not_read, write_json, write_text
 from palm.core.layers import generator
-from palm.core.logging import Printed, set_verbosity, show_on_console
-from palm.experiments.grid import (
-    Grid,
-    GridRun,
-    Pool,
-    Result,
-    Source,
-    best_of,
-    data_checksums,
-    devices_of,
-    folder_of,
-)
-from palm.train.folder import only_run_in
+from palm.core.logging import Printed, show_on_console, shown_score
+from palm.experiments.grid import GridRun, Pool, Result, Source, devices_of
 
 Values = dict[str, Any]
 """Setting -> its value; `intent.batch_size` is a setting of one task."""
@@ -170,32 +158,18 @@ class Trial:
     Args:
         run: its folder under `runs`.
         values: setting -> value.
-        state: `done` or `failed`.
-        score: the best mean dev score, at most 1; None if there is none.
-        step: the global step of that score.
-        seconds: duration; None if it failed.
-        why: the reason for a failure; empty otherwise.
+        result: its scores, or why it failed.
     """
 
     run: str
     values: Mapping[str, Any]
-    state: str
-    score: float | None
-    step: int
-    seconds: float | None
-    why: str = ""
+    result: Result
 
-    @classmethod
-    def of(cls, run: GridRun, result: Result) -> Trial:
-        """Create it from a finished run."""
-        step, score = best_of(result)
-        seconds = result["seconds"] or None
-        return cls(run.name, run.point, result["state"], score, step, seconds, result["why"])
-
-    def __str__(self) -> str:
-        values = ", ".join(f"{name} {value}" for name, value in self.values.items())
-        score = "no dev score" if self.score is None else f"dev score {self.score:.4f}"
-        return f"{values}: {self.why or score}"
+    @property
+    def score(self) -> float:
+        """The best mean dev score, at most 1; minus infinity if there is none."""
+        score = self.result["score"]
+        return -math.inf if score is None else score
 
 
 @dataclass(frozen=True)
@@ -212,24 +186,16 @@ class Sweep(Printed):
     best: Trial
     best_config: Path
 
-    @property
-    def ties(self) -> list[str]:
-        """The other runs with the score of the best one, which is the first of them."""
-        return [
-            trial.run for trial in self.trials if trial.score == self.best.score and trial is not self.best
-        ]
-
     def parts(self) -> list[str | list[list[str]]]:
         """Return the table of the trials, and the best one."""
         names = list(self.best.values)
         rows = [["run", *names, "dev score", "at step", "state"]]
-        for trial in sorted(self.trials, key=lambda each: math.inf if each.score is None else -each.score):
-            score = "" if trial.score is None else f"{trial.score:.4f}"
-            state = f"{trial.state}: {trial.why}" if trial.why else trial.state
+        for trial in sorted(self.trials, key=lambda each: -each.score):
+            result = trial.result
+            state = f"{result['state']}: {result['why']}" if result["why"] else result["state"]
             values = [str(trial.values[name]) for name in names]
-            rows.append([trial.run, *values, score, str(trial.step), state])
-        best = f"{self.best.run} (equal: {', '.join(self.ties)})" if self.ties else self.best.run
-        return [rows, f"best: {best}; train it: palm train {self.best_config}"]
+            rows.append([trial.run, *values, shown_score(result["score"]), str(result["step"]), state])
+        return [rows, f"best: {self.best.run}; train it: palm train {self.best_config}"]
 
 
 def sweep(
@@ -268,33 +234,34 @@ def sweep(
         PalmError: the folder contains another sweep, a run ended with an error, or none has a score.
     """
     show_on_console()
-    found = space_of(space)
+    searched = space_of(space)
     raise_any([] if trials is None else count_problems(trials=trials))
-    if "save_path" in found:
+    if "save_path" in searched:
         raise ConfigError("sweep: save_path cannot vary; each run has its own folder under --output")
     source = Source(config, task_dir, argv)
-    first = source.edited(first_point(found))
-    settings = _checked(first)
-    points = grid_points(found) if trials is None else sampled_points(found, trials, settings.random_seed)
-    with only_run_in(folder := folder_of(first.folder, "sweep", output)):
-        check_not_read(folder / BEST_CONFIG, [source.config])
-        data = data_checksums([first])
-        grid = source.grid("sweep", settings, folder, data, workers, pool, keep_models)
-        return _written(folder, _trained(grid, source, points, overwrite), source)
+    first = source.edited(first_point(searched))
+    raise_any(_problems(first))
+    seed = first.settings.random_seed
+    points = grid_points(searched) if trials is None else sampled_points(searched, trials, seed)
+    with source.grid("sweep", [first], output, keep_models, workers, pool) as grid:
+        check_not_read(grid.path / BEST_CONFIG, [source.config])
+        # All configurations are made before the first run, so that all errors are reported.
+        runs = [GridRun(f"{k:04d}", _document(source, point)) for k, point in enumerate(points)]
+        grid.check(runs, overwrite)
+        found = {run.name: result for run, result in grid.train(runs)}
+        tried = zip(runs, points, strict=True)
+        return _written(grid.path, [Trial(run.name, point, found[run.name]) for run, point in tried], source)
 
 
-def _checked(run: RunConfig) -> RunSettings:
-    found = run.settings
-    set_verbosity(found.quiet, found.verbose)
-    if found.stages:
-        raise ConfigError(
+def _problems(run: RunConfig) -> Iterator[str]:
+    if run.settings.stages:
+        yield (
             "stages: a sweep compares single runs by their best dev score, and stages are several runs; "
             "remove them, and search the settings of one stage: give its task_instance, and for a later "
             "stage start_from: <save_path>/stages/<the one before>/weights"
         )
     if not any(task.settings.is_evaluated for task in run.tasks):
-        raise ConfigError("a sweep needs dev scores, but no task has a dev_file; set dev_file for a target")
-    return found
+        yield "a sweep needs dev scores, but no task has a dev_file; set dev_file for a target"
 
 
 def _document(source: Source, point: Mapping[str, Any], **changes: Any) -> Document:
@@ -304,28 +271,15 @@ def _document(source: Source, point: Mapping[str, Any], **changes: Any) -> Docum
     return edited_document(run, more)
 
 
-def _trained(grid: Grid, source: Source, points: Sequence[Values], overwrite: bool) -> list[Trial]:
-    """Train a run for every point."""
-    # All configurations are made before the first run, so that all errors are reported.
-    runs = [
-        GridRun(f"{number:04d}", _document(source, point), point=point) for number, point in enumerate(points)
-    ]
-    grid.check(runs, overwrite)
-    trials = {run.name: Trial.of(run, result) for run, result in grid.train(runs)}
-    return [trials[name] for name in sorted(trials)]
-
-
 def _written(folder: Path, trials: Sequence[Trial], source: Source) -> Sweep:
-    whole = [trial for trial in trials if trial.state == "done" and trial.score is not None]
-    if not whole:
-        raise PalmError(f"no run under {folder} has a dev score: {trials[0].why or trials[0].state}")
-    best = max(whole, key=lambda trial: trial.score or 0.0)
+    best = max(trials, key=lambda trial: trial.score)
+    step = best.result["step"]
+    score = best.result["score"]
+    if score is None:
+        why = best.result["why"] or best.result["state"]
+        raise PalmError(f"no run under {folder} has a dev score: {why}")
     settings = _document(source, best.values, save_path=str((folder / "best").absolute()))
-    found = Sweep(trials, best, folder / BEST_CONFIG)
-    ties = f"; equally good: {', '.join(found.ties)}" if found.ties else ""
-    head = f"# The best of {len(trials)} runs of a sweep: {best} at step {best.step}{ties}"
+    head = f"# The best of {len(trials)} runs of a sweep: dev score {score:.4f} at step {step}"
     write_text(folder / BEST_CONFIG, f"{head}\n{yaml_text(settings)}")
-    write_json(
-        folder / SWEEP_JSON, {"best": best.run, "ties": found.ties, "trials": list(map(asdict, trials))}
-    )
-    return found
+    write_json(folder / SWEEP_JSON, {"best": best.run, "trials": list(map(asdict, trials))})
+    return Sweep(trials, best, folder / BEST_CONFIG)

@@ -83,8 +83,7 @@ def load_model(
     if engine == "onnx":
         use_onnx(models, precision)
     if folder != given:
-        note = best_note(models[0].trained if len(tasks) == 1 else {**models[0].trained, "scores": {}})
-        logger.info("%s: model loaded from %s%s", ", ".join(tasks), folder, note)
+        logger.info("%s: model loaded from %s", ", ".join(tasks), folder)
     return (JointModel({model.task: model for model in models}) if len(tasks) > 1 else models[0]).to(target)
 
 
@@ -152,15 +151,6 @@ def _verified_description(folder: Path) -> dict[str, Any]:
         if problems := [line for size in sizes for line in count_problems(batch_size=size)]:
             raise StorageError(f"{folder / DESCRIPTION}: {'; '.join(problems)}")
     return description
-
-
-def best_note(trained: Mapping[str, Any]) -> str:
-    """Return a note such as ` (the best, of global step 500: accuracy 0.9143)`; "" for other models."""
-    if "step" not in trained:
-        return ""
-    scores = trained.get("scores") or {}
-    first = next((f": {name} {value}" for name, value in scores.items()), "")
-    return f" (the best, of global step {trained['step']}{first})"
 
 
 def load_weights(backbone: Backbone, head: Head, folder: Path, task: str) -> None:

@@ -126,7 +126,6 @@ WRITES = {
     "sweep",
     "predict",
     "download",
-    "plot",
     "report",
     "export",
     "convert",

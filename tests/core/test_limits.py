@@ -67,7 +67,7 @@ def test_the_memory_of_a_gpu_has_a_remedy() -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nGPU 0 has")
 
 
-@pytest.mark.parametrize("command", ["inspect", "report", "plot"])
+@pytest.mark.parametrize("command", ["inspect", "report"])
 def test_a_path_that_is_too_long_has_a_remedy(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert palm.cli.main([command, "9" * 5000]) == 2
     assert f"error: {'9' * 80}… is too long" in capsys.readouterr().err

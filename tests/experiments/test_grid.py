@@ -22,7 +22,7 @@ from helpers.messages import raises
 from palm.core.errors import ConfigError, PalmError, ResourceError, StorageError
 from palm.core.io import checksum, new_directory, write_json
 from palm.experiments import grid as worker
-from palm.experiments.grid import Grid, GridRun, best_of, remove_models, slots_of
+from palm.experiments.grid import Grid, GridRun, best_evaluation, remove_models, slots_of
 from palm.train.callbacks import Evaluated, Planned
 
 PROGRAM = """
@@ -120,7 +120,7 @@ def test_a_run_that_does_not_fit_into_memory_has_failed_and_does_not_end_the_gri
 
     job: Any = {"test": {}}
     result = worker._trained(tmp_path, Full(), job)  # type: ignore[arg-type]
-    assert (result["state"], result["dev"]) == ("failed", [])
+    assert (result["state"], result["score"]) == ("failed", None)
     assert result["why"] == "the GPU has too little memory for a step"
 
 
@@ -134,18 +134,15 @@ class _Killed:
 def test_a_run_that_the_system_killed_has_failed_and_is_tried_again(tmp_path: Path) -> None:
     grid = Grid(tmp_path)
     result = grid._result(GridRun("one", RUN), _Killed())  # type: ignore[arg-type]
-    assert (result["state"], result["dev"]) == ("failed", [])
+    assert (result["state"], result["score"]) == ("failed", None)
     assert grid.result("one") is None
 
 
-def test_scores_are_those_of_the_last_stage_that_are_numbers() -> None:
+def test_the_best_score_is_of_the_last_stage_the_first_of_equal_ones_and_a_number() -> None:
     events = [Planned(), Evaluated(5, {}, mean=0.9), Planned()]
     events += [Evaluated(step, {}, mean=mean) for step, mean in ((6, 0.5), (7, math.nan), (8, 0.5), (9, 0.4))]
-    scores = worker.dev_scores(events)
-    assert scores == [(6, 0.5), (8, 0.5), (9, 0.4)]
-    result: Any = {"dev": scores}
-    assert best_of(result) == (6, 0.5)
-    assert best_of({**result, "dev": []}) == (0, None)
+    assert best_evaluation(events) == (6, 0.5)
+    assert best_evaluation(events[:3]) == (0, None)
 
 
 RUN = {"global": {"seed": 1}, "tasks": {}, "backbone": {}}
@@ -198,7 +195,7 @@ def test_a_run_on_two_devices_has_the_scores_of_one_with_the_double_batch(tmp_pa
     grid = Grid(tmp_path / "grid")
     scored: dict[str, Any] = {run.name: {**result, "seconds": 0} for run, result in grid.train(runs)}
     assert scored["one"] == scored["two"]
-    assert scored["two"]["dev"][-1][1] > 0.5  # 0.375 at first
+    assert scored["two"]["score"] > 0.5  # 0.375 at first
     assert not list((tmp_path / "grid").rglob("*.safetensors"))
 
 

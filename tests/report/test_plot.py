@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import palm
-from palm.cli import main
 from palm.report.curves import Curve
 from palm.report.history import read_history
 from palm.report.rendering import scripts
@@ -74,16 +73,6 @@ def test_several_runs_are_a_table_with_what_differs_and_their_scores(run: Path) 
     assert text.count('<figure class="drawn">') == 12
 
 
-@pytest.mark.parametrize("name", ["c.html", None])
-def test_the_command_writes_a_page(run: Path, name: str | None, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("altair", reason="the extra report is not installed")
-    output = run / "curves.html" if name is None else run.parent / name
-    given = [] if name is None else ["--output", str(output)]
-    assert main(["plot", str(run), *given]) == 0
-    assert output.read_text(encoding="utf-8").count('<figure class="drawn">') == 12
-    assert capsys.readouterr().out == f"{output}\n"
-
-
 def test_a_notebook_shows_the_page_in_a_frame(run: Path) -> None:
     pytest.importorskip("altair", reason="the extra report is not installed")
     page = palm.plot(run)
@@ -93,9 +82,9 @@ def test_a_notebook_shows_the_page_in_a_frame(run: Path) -> None:
     assert shown.count("<") == 2  # the page is the value of an attribute
 
 
-def test_a_picture_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plot", str(run), "--output", str(run / "c.png")]) == 2
-    assert "c.png: " in capsys.readouterr().err
+def test_a_picture_is_refused(run: Path) -> None:
+    with pytest.raises(palm.PalmError, match=r"c\.png: "):
+        palm.plot(run, output=run / "c.png")
 
 
 def test_the_message_says_what_to_install(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

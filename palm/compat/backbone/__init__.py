@@ -8,7 +8,7 @@ from typing import Any
 from palm import backbone
 from palm.backbone import ELECTRA, Backbone, DistilBERT, RoBERTa, Transformers
 from palm.compat.backbone import base_backbone
-from palm.compat.conventions import Phased, checked_phase
+from palm.compat.conventions import Phased
 
 __all__ = [
     "BERT",
@@ -55,9 +55,9 @@ class BERT(Phased, backbone.BERT):
             hidden_dropout_prob=hidden_dropout_prob,
             attention_probs_dropout_prob=attention_probs_dropout_prob,
             initializer_range=initializer_range,
+            phase=phase,
             **settings,
         )
-        self._phase = checked_phase(phase)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], phase: str = "train") -> BERT:
@@ -108,9 +108,9 @@ class ERNIE(Phased, backbone.ERNIE):
             hidden_dropout_prob=hidden_dropout_prob,
             attention_probs_dropout_prob=attention_probs_dropout_prob,
             initializer_range=initializer_range,
+            phase=phase,
             **{"use_task_id": use_task_emb, **settings},
         )
-        self._phase = checked_phase(phase)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], phase: str = "train") -> ERNIE:

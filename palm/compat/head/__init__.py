@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from palm import paradigm
-from palm.compat.conventions import Results, checked_phase
+from palm.compat.conventions import Results
 from palm.compat.head import base_head
 from palm.paradigm import Head
 
@@ -29,8 +29,9 @@ class Classify(Results, paradigm.Classify):
         phase: str = "train",
         **settings: Any,
     ) -> None:
-        super().__init__(num_classes, input_dim, dropout_prob, param_initializer_range, **settings)
-        self._phase = checked_phase(phase)
+        super().__init__(
+            num_classes, input_dim, dropout_prob, param_initializer_range, phase=phase, **settings
+        )
 
 
 class Match(Results, paradigm.Match):
@@ -56,9 +57,9 @@ class Match(Results, paradigm.Match):
             param_initializer_range,
             learning_strategy=learning_strategy,
             margin=margin,
+            phase=phase,
             **settings,
         )
-        self._phase = checked_phase(phase)
 
 
 class SequenceLabel(Results, paradigm.SequenceLabel):
@@ -91,9 +92,9 @@ class SequenceLabel(Results, paradigm.SequenceLabel):
             use_crf=use_crf,
             crf_learning_rate_factor=learning_rate,
             emission_l2=emission_l2,
+            phase=phase,
             **settings,
         )
-        self._phase = checked_phase(phase)
 
 
 class MRC(Results, paradigm.MRC):
@@ -122,9 +123,9 @@ class MRC(Results, paradigm.MRC):
             n_best_size=n_best_size,
             with_negative=with_negative,
             null_score_diff_threshold=null_score_diff_threshold,
+            phase=phase,
             **settings,
         )
-        self._phase = checked_phase(phase)
 
 
 class MaskLM(Results, paradigm.MaskLM):
@@ -144,6 +145,10 @@ class MaskLM(Results, paradigm.MaskLM):
     ) -> None:
         del dropout_prob
         super().__init__(
-            input_dim, vocab_size, hidden_act, initializer_range=param_initializer_range, **settings
+            input_dim,
+            vocab_size,
+            hidden_act,
+            initializer_range=param_initializer_range,
+            phase=phase,
+            **settings,
         )
-        self._phase = checked_phase(phase)

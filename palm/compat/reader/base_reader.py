@@ -99,8 +99,7 @@ class LoadingReader(Phased, base.Reader):
     ) -> None:
         if is_chinese(lang):
             settings["for_cn"] = True
-        super().__init__(*args, **settings)
-        self._phase = checked_phase(phase)
+        super().__init__(*args, phase=phase, **settings)
         self.seed = seed
         if seed is not None:
             torch.manual_seed(seed)
