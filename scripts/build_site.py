@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README*.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md", "benchmarks/*.md"]
@@ -32,7 +32,15 @@ OTHER_HOST = re.compile(
 LINKED = r"<(?:a|img|source) [^>]*?(?:href|src|srcset)=\"([^\"#:?]*)(?:#([^\"]*))?\""
 """The address of another page or picture of the site, and its anchor."""
 
-LANGUAGES = {"en": ("English", "README.md"), "zh": ("中文", "README.zh-CN.md")}
+LANGUAGES = {"en": ("English", ""), "zh": ("中文", "README.zh-CN")}
+"""Language -> its name, and the folder of its first page."""
+
+STYLE = "assets/palm.css"
+ON_A_PHONE = "@media (max-width: 600px) { picture img { width: 100% } }"
+"""Pictures beside each other would be too small to read."""
+
+SWITCH = re.compile(r"href=\"[^\"]*\" hreflang=\"(\w+)\"")
+"""A link of the menu of languages."""
 
 
 def write_pages(folder: Path) -> None:
@@ -51,6 +59,8 @@ def write_pages(folder: Path) -> None:
         elif source.is_file():
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, copy)
+    (folder / STYLE).parent.mkdir(exist_ok=True)
+    (folder / STYLE).write_text(ON_A_PHONE, encoding="utf-8")
 
 
 def listing(folder: Path) -> str:
@@ -76,9 +86,8 @@ def navigation() -> list[dict[str, list[dict[str, str]]]]:
         ]
 
     named = {"中文": head} | {group.partition("\n")[0]: group for group in groups}
-    return [{"palm": [{"Overview": "README.md"}, {"Index": "docs/README.md"}]}] + [
-        {name: pages(named[name])} for name in [*list(named)[1:], "中文"]
-    ]
+    groups_of_pages = [{name: pages(named[name])} for name in [*list(named)[1:], "中文"]]
+    return [{"palm": [{"Index": "docs/README.md"}]}, *groups_of_pages]
 
 
 def config(url: str) -> str:
@@ -93,10 +102,7 @@ def config(url: str) -> str:
         }
         for (mode, scheme, icon), name in zip(modes, names, strict=True)
     ]
-    alternate = [
-        {"name": name, "link": "/" if page == "README.md" else f"/{page[:-3]}/", "lang": language}
-        for language, (name, page) in LANGUAGES.items()
-    ]
+    alternate = [{"name": name, "link": "/", "lang": language} for language, (name, _) in LANGUAGES.items()]
     settings = {
         "site_name": "palm",
         "site_url": url,
@@ -110,6 +116,7 @@ def config(url: str) -> str:
             "features": ["navigation.sections", "navigation.footer", "navigation.top", "content.code.copy"],
         },
         "extra": {"alternate": alternate, "generator": False},
+        "extra_css": [STYLE],
         "plugins": ["search"],
         "markdown_extensions": [
             "tables",
@@ -124,16 +131,41 @@ def config(url: str) -> str:
     return json.dumps(settings, indent=2, ensure_ascii=False)
 
 
-def problems(site: Path) -> list[str]:
-    """Return dead links and anchors, and requests to other hosts, in the built pages."""
+def switch_languages(site: Path, base: str) -> None:
+    """Lead the menu of languages to the same page in the other language, or to the first one.
+
+    Pages in Chinese also say that they are, and search divides Chinese into words."""
+    index = site / "search.json"
+    found = json.loads(index.read_text("utf-8"))
+    found["config"]["lang"] = list(LANGUAGES)
+    index.write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
+    for page in site.rglob("*.html"):
+        folder = page.parent.relative_to(site)
+        chinese = "zh" in folder.parts or folder.name == LANGUAGES["zh"][1]
+        plain = Path(*(part for part in folder.parts if part not in ("zh", LANGUAGES["zh"][1])))
+        same = {"en": plain, "zh": Path("docs", "zh", plain.name)}
+
+        def link(found: re.Match[str], same: dict[str, Path] = same) -> str:
+            known = same[found[1]].name and (site / same[found[1]] / "index.html").is_file()
+            target = same[found[1]].as_posix() if known else LANGUAGES[found[1]][1]
+            return f'href="{base}{target and target + "/"}" hreflang="{found[1]}"'
+
+        text = SWITCH.sub(link, page.read_text("utf-8"))
+        page.write_text(text.replace('<html lang="en"', '<html lang="zh"') if chinese else text, "utf-8")
+
+
+def problems(site: Path, base: str = "/") -> list[str]:
+    """Return dead links and anchors, and requests to other hosts, in the built pages.
+
+    `base` is the path of the site on its host."""
     found = []
     for page in sorted(site.rglob("*.html")):
         text = page.read_text("utf-8")
         name = page.relative_to(site)
         found += [f"{name}: asks another host: {each[:120]}" for each in OTHER_HOST.findall(text)]
         for target, anchor in re.findall(LINKED, text):
-            place = site / target.lstrip("/") if target.startswith("/") else page.parent / target
-            place = place if target else page
+            inside = site / target.removeprefix(base) if target.startswith(base) else page.parent / target
+            place = inside if target else page
             file = place / "index.html" if place.is_dir() else place
             if not file.is_file():
                 found.append(f"{name}: dead link: {target}")
@@ -156,7 +188,9 @@ def main() -> int:
         subprocess.run(
             [sys.executable, "-m", "zensical", "build", "-f", "mkdocs.yml"], cwd=folder, check=True
         )
-        found = problems(folder / "site")
+        base = urlsplit(args.url).path or "/"
+        switch_languages(folder / "site", base)
+        found = problems(folder / "site", base)
         print("\n".join(found))
         shutil.rmtree(args.output, ignore_errors=True)
         shutil.copytree(folder / "site", args.output)

@@ -5,6 +5,7 @@ it quotes that file, and must be found in it."""
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import subprocess
@@ -185,13 +186,28 @@ SITE = ROOT / "scripts" / "build_site.py"
 def test_the_site_has_every_page_and_no_dead_link(tmp_path: Path) -> None:
     pytest.importorskip("zensical", reason="needs the extra `docs`")
     done = subprocess.run(
-        [sys.executable, str(SITE), "--output", str(tmp_path / "site")], capture_output=True, text=True
+        [
+            sys.executable,
+            str(SITE),
+            "--output",
+            str(tmp_path / "site"),
+            "--url",
+            "https://host.example/palm/",
+        ],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout[-3000:]
     start = (tmp_path / "site" / "index.html").read_text("utf-8")
     pages = [page for page in (ROOT / "docs").rglob("*.md") if "decisions" not in page.parts]
     named = {page.relative_to(ROOT).with_suffix("").as_posix() for page in pages if page.name != "README.md"}
     assert {name for name in named if f'href="./{name}/"' not in start} == set()
+    search = json.loads((tmp_path / "site" / "search.json").read_text("utf-8"))
+    assert search["config"]["lang"] == ["en", "zh"]  # the worker of the search divides Chinese into words
+    for page, language, other in [("README.zh-CN", "zh", ""), ("docs/data", "en", "docs/zh/data/")]:
+        text = (tmp_path / "site" / page / "index.html").read_text("utf-8")
+        assert f'<html lang="{language}"' in text
+        assert f'href="/palm/{other}" hreflang="{"en" if language == "zh" else "zh"}"' in text
 
 
 def test_a_dead_link_and_a_script_of_another_host_are_found(tmp_path: Path) -> None:
@@ -203,11 +219,13 @@ def test_a_dead_link_and_a_script_of_another_host_are_found(tmp_path: Path) -> N
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "index.html").write_text('<a href="../index.html">good</a>', encoding="utf-8")
     (tmp_path / "index.html").write_text(
-        '<a href="there/">good</a> <a href="gone/#x">bad</a> <script src="https://cdn.example/x.js"></script>',
+        '<a href="there/">good</a> <a href="gone/#x">bad</a> <script src="https://cdn.example/x.js"></script>'
+        '<a href="/palm/there/">good</a> <a href="/there/">outside the site</a>',
         encoding="utf-8",
     )
-    dead, asks = sorted(problems(tmp_path), reverse=True)
+    dead, outside, asks = sorted(problems(tmp_path, "/palm/"), reverse=True)
     assert dead == "index.html: dead link: gone/"
+    assert outside == "index.html: dead link: /there/"
     assert asks.startswith("index.html: asks another host: <script src=")
 
 
