@@ -20,7 +20,7 @@ from palm.core.group import (
     is_main_process,
     report_missing_ranks,
 )
-from palm.core.io import is_sealed, linked_copy
+from palm.core.io import copy_directory, is_sealed
 from palm.core.logging import logger
 from palm.train.build import build, open_data
 from palm.train.callbacks import Callback, Completed, Event, Started
@@ -271,5 +271,5 @@ def _publish(stage: Stage, folder: Path, targets: Sequence[str], is_whole: bool)
         place = folder / source.relative_to(stage.run.folder)
         # A resumed run meets stages whose models have been published already.
         if is_sealed(source) and not is_sealed(place):
-            linked_copy(source, place)
+            copy_directory(source, place)
             logger.info("%s of stage %s is at %s", source.name, stage.label, place)

@@ -49,6 +49,9 @@ _TEMPORARY = re.compile(r"\.(.+)\.([A-Za-z0-9]*)-(\d+)\.(part|old)")
 live: set[Path] = set()
 """Temporaries of this process."""
 
+_weights: dict[str, tuple[Path, str]] = {}
+"""SHA-256 -> the directory and the name of a file of weights that this process has written."""
+
 
 # Reading
 
@@ -474,8 +477,9 @@ MANIFEST = "manifest.json"
 def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
     """Yield a folder to fill; it becomes `path` if the block succeeds and is removed if it fails.
 
-    Before that, every file is flushed to disk and listed in `manifest.json` with its size and SHA-256. If a
-    process dies in between, the next writer of the same path removes its folder.
+    Before that, every file is flushed to disk and listed in `manifest.json` with its size and SHA-256.
+    Weights that this process has written before become hard links, if the file system has them. If a process
+    dies in between, the next writer of the same path removes its folder.
 
     Args:
         path: must not exist yet, or be an empty folder.
@@ -491,10 +495,28 @@ def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
         part.mkdir()
         yield part
         # The manifest is written last: if it exists, all files that it lists are complete and on disk.
-        seal(part)
+        entries = seal(part)
         check_target(path, overwrite)  # hours may have passed since the first check
         _replace(part, path)
         _flush_folder(path.parent)
+    _weights.update({entries[name]["sha256"]: (path, name) for name in entries if _is_weights(name)})
+
+
+def _is_weights(name: str) -> bool:
+    return name.endswith(".safetensors")
+
+
+def _share(file: Path, entry: Mapping[str, Any]) -> None:
+    """Make weights a hard link to equal ones that this process has written, if that is possible.
+
+    This is safe because palm never writes into a finished file: folders are replaced as a whole.
+    """
+    with suppress(KeyError, OSError, StorageError):
+        folder, name = _weights[entry["sha256"]]
+        _check_files(folder, {name: entry}, [name])
+        twin = file.with_name(f"{file.name}.twin")
+        twin.hardlink_to(folder / name)
+        twin.replace(file)
 
 
 def _replace(part: Path, path: Path) -> None:
@@ -514,11 +536,8 @@ def _replace(part: Path, path: Path) -> None:
     remove(old)
 
 
-def linked_copy(source: Path, path: Path) -> None:
-    """Copy a folder that palm wrote; where the file system allows it, its weights take no extra space.
-
-    Sharing weights is safe because palm never writes into a finished file: folders are replaced as a whole.
-    Files that people may edit, such as the model card, are copied.
+def copy_directory(source: Path, path: Path) -> None:
+    """Copy a folder that palm wrote.
 
     Raises:
         StorageError: `source` is damaged, or `path` cannot be written.
@@ -526,21 +545,7 @@ def linked_copy(source: Path, path: Path) -> None:
     with new_directory(path, overwrite=True) as part:
         for name in verify(source):
             make_folder((part / name).parent)
-            if not (name.endswith(".safetensors") and linked(source / name, part / name)):
-                shutil.copyfile(source / name, part / name)
-
-
-def linked(source: Path, path: Path) -> bool:
-    """Make `path` a hard link to a file of a folder that palm wrote; False if that is not possible.
-
-    Then it is missing or damaged, or the file system has no hard links.
-    """
-    try:
-        _check_files(source.parent, manifest_of(source.parent), [source.name])
-        path.hardlink_to(source)
-    except (OSError, StorageError):
-        return False
-    return True
+            shutil.copyfile(source / name, part / name)
 
 
 def check_target(path: Path, overwrite: bool = False, reads: Iterable[object] = ()) -> None:
@@ -600,19 +605,22 @@ def remove_directory(folder: Path) -> None:
         discard(folder)
 
 
-def seal(folder: Path) -> None:
+def seal(folder: Path) -> dict[str, dict[str, Any]]:
     """List every file in `manifest.json` with its size and SHA-256, and flush all of them to disk."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     entries = {
         file.relative_to(folder).as_posix(): {"size": file.stat().st_size, "sha256": checksum(file)}
         for file in files
     }
+    for name in filter(_is_weights, entries):
+        _share(folder / name, entries[name])
     (folder / MANIFEST).write_bytes(_manifest_text(entries).encode())
     for file in (*files, folder / MANIFEST):
         with file.open("rb+") as handle:
             os.fsync(handle.fileno())
     for place in {file.parent for file in files} | {folder}:
         _flush_folder(place)
+    return entries
 
 
 def _flush_folder(folder: Path) -> None:

@@ -38,7 +38,6 @@ from palm.train.task import (
     share_rows,
     sharing_problems,
     step_problems,
-    warn_of_short_epochs,
     wiring_problems,
 )
 from palm.train.train_step import ExponentialMovingAverage
@@ -202,7 +201,6 @@ def open_data(
     share_rows(tasks)
     plan = StepPlan.of(tasks, parts.mixing, settings).over_epochs(settings.num_epochs)
     expect(tasks, plan)
-    warn_of_short_epochs(tasks)
     return tasks, plan
 
 

@@ -16,7 +16,7 @@ from palm.config.files import ADAPTER_CONFIG
 from palm.core.component import path_problems, raise_any
 from palm.core.errors import StorageError
 from palm.core.group import is_main_process
-from palm.core.io import linked, manifest_of, new_directory, verify, wrap_read_errors, write_json, write_text
+from palm.core.io import manifest_of, new_directory, verify, wrap_read_errors, write_json, write_text
 from palm.core.saved import Tensors, describe, file_settings, load_tensors, save_tensors, weights_under
 from palm.core.version import __version__
 from palm.paradigm import HEADS, Head
@@ -46,7 +46,6 @@ def save_models(
     training: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     *,
     overwrite: bool = False,
-    encoder: Path | None = None,
 ) -> None:
     """Write one self-contained directory: weights, components and settings, vocabulary, labels, a card.
 
@@ -57,8 +56,6 @@ def save_models(
         run: the configuration of the run that trained the models, stored for the record.
         training: task -> its training data and scores (see `palm.train.checkpoint`), also stored.
         overwrite: replace an existing folder if palm wrote it and it contains nothing else.
-        encoder: a file of another saved model with the same encoder, to which a hard link is made, if
-            possible, instead of a copy.
 
     Raises:
         StorageError: the folder exists or cannot be written; nothing is left half-written.
@@ -67,8 +64,7 @@ def save_models(
     if not is_main_process():
         return
     with new_directory(Path(folder), overwrite) as part:
-        if encoder is None or not linked(encoder, part / WEIGHTS):
-            save_tensors(part / WEIGHTS, backbone.state_dict(prefix="backbone."))
+        save_tensors(part / WEIGHTS, backbone.state_dict(prefix="backbone."))
         heads = {model.task: model.head for model in models}
         places = head_places(heads)
         own = [heads[task].state_dict(prefix=f"{place}.") for task, place in places.items()]

@@ -16,7 +16,7 @@ from palm.train.checkpoint import evaluator_of, save_checkpoint, training_facts
 from palm.train.evaluation import model_of
 from palm.train.folder import run_of
 from palm.train.loop import Step, Training
-from palm.train.model_paths import BEST, JOINT, LAST, ON_THE_WAY, WEIGHTS
+from palm.train.model_paths import BEST, JOINT, LAST, ON_THE_WAY
 from palm.train.saved_model import save_models
 from palm.train.task import TaskState
 from palm.train.task_model import TaskModel
@@ -34,7 +34,7 @@ class ModelSaver:
 
     A target is saved to `<task>/infer_model` when it finishes and to `<task>/best_model` at its best
     evaluation. Several targets are also saved together, to `model`: at the best evaluation of the whole run,
-    or without one at its end. Models with the same encoder share its file by hard links.
+    or without one at its end.
 
     Args:
         training: the run; its weights are saved, averaged ones if it keeps averages.
@@ -50,7 +50,6 @@ class ModelSaver:
         self.every = every
         self.keep = keep
         self.targets = [task for task in training.tasks if task.is_target]
-        self._encoders: dict[str, tuple[object, Path]] = {}
 
     def __call__(self, event: Event) -> list[Saved]:
         if isinstance(event, Evaluated):
@@ -91,29 +90,7 @@ class ModelSaver:
 
     def save(self, tasks: Sequence[TaskState], path: Path, kind: str) -> Saved:
         """Save tasks as one model in their current state to a path in the folder, as a kind of `Saved`."""
-        owner = tasks[0].name
-        if len(tasks) > 1 or self.training.model.adapters(owner) is None:
-            owner = ""
-        path = self.folder / path
-        saved = save_model(self.training, tasks, path, kind, self.run, self._encoder(owner))
-        self._encoders.setdefault(owner, (self._state(owner), path / WEIGHTS))
-        return saved
-
-    def _encoder(self, owner: str) -> Path | None:
-        """Return the file of an encoder in its current state, if it has been saved; "" owns the shared."""
-        state, path = self._encoders.get(owner, (None, None))
-        if state != self._state(owner):
-            self._encoders.pop(owner, None)
-            return None
-        return path
-
-    def _state(self, owner: str) -> object:
-        """Return a value that stays the same as long as the owner's encoder does."""
-        parameters = list(self.training.model.backbone.parameters())
-        is_frozen = not any(parameter.requires_grad for parameter in parameters)
-        if is_frozen and not owner and self.training.ema is None:
-            return [parameter._version for parameter in parameters]
-        return self.training.step
+        return save_model(self.training, tasks, self.folder / path, kind, self.run)
 
 
 class PeriodicSaver:
@@ -197,7 +174,6 @@ def save_model(
     path: Path,
     kind: str = "target",
     run: Mapping[str, Any] | None = None,
-    encoder: Path | None = None,
 ) -> Saved:
     """Save tasks as one model in their current state, with averaged weights if the run keeps averages.
 
@@ -207,7 +183,6 @@ def save_model(
         path: the folder; a model of palm there is replaced.
         kind: the kind of model (see `Saved`); one of `BEST_KINDS` marks it as best.
         run: the resolved configuration, stored with the model without other tasks.
-        encoder: as for `save_models`.
     """
     names = [task.name for task in tasks]
     with training.averaged():
@@ -221,7 +196,6 @@ def save_model(
             run and _of_tasks(run, names),
             {task.name: training_facts(training, task, kind in BEST_KINDS) for task in tasks},
             overwrite=True,
-            encoder=encoder,
         )
     return Saved(training.step, kind, path, names[0] if len(names) == 1 else None)
 

@@ -82,10 +82,6 @@ class TaskStream:
         stream.rows = self.rows
         return stream
 
-    def rows_before(self, step: int) -> int:
-        """Count the rows of all processes' batches before `step`, including repeats."""
-        return step * self.world_size * self.batch_size
-
     def picks(self, step: int) -> list[tuple[int, int]]:
         """Return (epoch, row) of every row of this process's batch at `step`, counted from 0."""
         # A function of the step without state, so a run can resume anywhere. Place p of the chain of epochs

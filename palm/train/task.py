@@ -264,10 +264,6 @@ class TaskState:
         """The epoch of its last step, from 0."""
         return max(self.step - 1, 0) // self.steps_per_epoch
 
-    def rows_after(self, step: int) -> tuple[int, int]:
-        """Return the number of its training rows, and of rows trained on in `step` steps, with repeats."""
-        return len(self.stream.rows), self.stream.rows_before(step * self.task.gradient_accumulation_steps)
-
     def batches(self, step: int) -> list[Tensors]:
         """Return the batches of step number `step`, counted from 0."""
         parts = self.task.gradient_accumulation_steps
@@ -524,26 +520,6 @@ def expect(tasks: Sequence[TaskState], plan: StepPlan) -> None:
     if plan.total_steps == plan.max_steps:
         logger.info("max_steps: the run ends after %d steps.", plan.max_steps)
     logger.info("Estimated overall train steps %d.", plan.total_steps)
-
-
-SHORT_EPOCH = 0.8
-"""Fraction of a task's rows below which an epoch is considered short."""
-
-
-def warn_of_short_epochs(tasks: Sequence[TaskState]) -> None:
-    """Warn of targets whose epochs, in whole steps, are much shorter than a pass over their rows."""
-    for task in tasks if is_main_process() else ():
-        rows, counted = task.rows_after(task.steps_per_epoch)
-        if task.is_target and counted < SHORT_EPOCH * rows:
-            logger.warning(
-                "%s: an epoch counts whole steps, %d of %d rows; to cover more, use a smaller batch or a "
-                "larger num_epochs (its %d steps are %.1f passes over the rows)",
-                task.name,
-                counted,
-                rows,
-                task.expected_steps,
-                task.rows_after(task.expected_steps)[1] / rows,
-            )
 
 
 def step_problems(tasks_per_step: TasksPerStep, balance: str | None, tasks: Sequence[Task]) -> list[Problem]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import pty
 import re
@@ -13,7 +12,6 @@ from typing import NamedTuple
 
 import pytest
 
-import palm
 from helpers import callbacks, tiny
 from helpers.callbacks import controller, logged
 from palm.core.process import START
@@ -228,12 +226,3 @@ def test_a_program_that_configures_logging_gets_the_records() -> None:
         check=True,
     )
     assert (done.stdout, done.stderr) == ("host palm after\n", "before\n")
-
-
-def test_rows_that_an_epoch_leaves_out_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    settings = tiny.config(tiny.write_files(tmp_path), "cls", batch_size=22, num_epochs=3)
-    with caplog.at_level(logging.INFO, "palm"):
-        palm.Controller(settings, argv=[]).train()
-    assert [line.partition(";")[0] for line in caplog.messages if "an epoch counts" in line] == [
-        "cls: an epoch counts whole steps, 22 of 40 rows"
-    ]
