@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import unicodedata
 import zlib
@@ -332,12 +333,8 @@ class TaskData:
     def _check_bad_rows(self, file: FileCheck) -> None:
         bad = file.bad
         name = file.name
-        lines = [
-            f"{Path(each['file']).name}:{each['line']}: {each['problem']}"
-            if each["line"]
-            else each["problem"]
-            for each in bad.records[: 2 * MOST_EXAMPLES]
-        ]
+        folder = f"{file.table.parent}{os.sep}"
+        lines = [each["problem"].removeprefix(folder) for each in bad.records[: 2 * MOST_EXAMPLES]]
         if bad.is_refused:
             remedy = "correct them, or set on_bad_row: skip"
             if not file.counts.examples:

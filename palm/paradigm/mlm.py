@@ -61,12 +61,13 @@ class MaskLM(TokenHead):
             "encoder_outputs": TensorSpec(("batch", "seq", self.hidden_size), torch.float),
             "embedding_table": TensorSpec((self.vocab_size, width), torch.float),
             "mask_pos": TensorSpec(("masks",), torch.long),
+            "input_mask": TensorSpec(("batch", "seq"), torch.bool),
         }
         self.targets_attr = {"mask_label": TensorSpec(("masks",), torch.long)}
         self.outputs_attr = {
             "logits": TensorSpec(("masks", self.vocab_size), torch.float),
-            "mask_columns": TensorSpec(("masks",), torch.long),
-            "mask_counts": TensorSpec(("batch",), torch.long),
+            "mask_pos": TensorSpec(("masks",), torch.long),
+            "input_mask": TensorSpec(("batch", "seq"), torch.bool),
         }
         self.transform = nn.Linear(self.hidden_size, width)
         self.activation = ACTIVATIONS[self.hidden_act]
@@ -83,31 +84,20 @@ class MaskLM(TokenHead):
             del self.norm
 
     def forward(self, features: Tensors) -> Tensors:
-        """`logits` [masks, vocab_size], `mask_columns` [masks], and `mask_counts` [batch], masks per row.
+        """`logits` [masks, vocab_size], and the inputs `mask_pos` [masks] and `input_mask` [batch, seq].
 
         `mask_pos` are flat positions, `row * seq + column`, row by row.
         """
         tokens = features["encoder_outputs"]
-        mask_pos = features["mask_pos"]
-        masked = tokens.flatten(0, 1).index_select(0, mask_pos)  # [masks, width]
+        masked = tokens.flatten(0, 1).index_select(0, features["mask_pos"])  # [masks, width]
         table = features["embedding_table"]
         if self.above is None:
             transformed = self.norm(self.activation(self.transform(masked)))
         else:
             transformed = self.above(masked[:, None])[:, 0]
             table = table if self.above.table is None else self.above.table
-        batch, seq = tokens.shape[:2]
-        rows = torch.arange(batch, device=mask_pos.device)[:, None]
-        # Looked up, not divided: ONNX graphs do not support division by a size.
-        row_of, column_of = (
-            places.expand(batch, seq).flatten()[mask_pos]
-            for places in (rows, torch.arange(seq, device=mask_pos.device))
-        )
-        return {
-            "logits": F.linear(transformed, table, self.bias).float(),
-            "mask_columns": column_of,
-            "mask_counts": (row_of == rows).sum(1),
-        }
+        logits = F.linear(transformed, table, self.bias).float()
+        return {"logits": logits, "mask_pos": features["mask_pos"], "input_mask": features["input_mask"]}
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
         """Mean cross-entropy over the masks."""
@@ -116,11 +106,18 @@ class MaskLM(TokenHead):
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """Per row `positions` of its masks, `predicted` most likely word ids and their `probs`."""
         probs, words = outputs["logits"].float().softmax(-1).max(-1)
-        fields = {"positions": outputs["mask_columns"], "predicted": words, "probs": probs}
-        return values_by_row(fields, outputs["mask_counts"])
+        positions = outputs["mask_pos"] % outputs["input_mask"].shape[1]
+        fields = {"positions": positions, "predicted": words, "probs": probs}
+        return values_by_row(fields, _counts(outputs))
 
     def eval_outputs(self, outputs: Tensors, batch: Tensors) -> list[dict[str, Any]]:
         """Per row `log_probs` of the masked words."""
         log_probs = outputs["logits"].float().log_softmax(-1)
         true = log_probs.gather(1, batch["mask_label"][:, None])[:, 0]  # [masks]
-        return values_by_row({"log_probs": true}, outputs["mask_counts"])
+        return values_by_row({"log_probs": true}, _counts(outputs))
+
+
+def _counts(outputs: Tensors) -> Tensor:
+    """Count the masks of each row, [batch]."""
+    batch, seq = outputs["input_mask"].shape
+    return torch.bincount(outputs["mask_pos"] // seq, minlength=batch)

@@ -14,7 +14,7 @@ from palm.core.errors import PalmError
 from palm.core.logging import logger
 from palm.core.saved import Specs, Tensors
 from palm.reader.predictions import Predictions, Record, write_records
-from palm.reader.rows import BadRow, BadRows, Column, Ints, Rows, TextFacts
+from palm.reader.rows import BadRow, BadRows, Column, Rows, TextFacts
 from palm.reader.tables.files import TableFormat
 
 Draw = Callable[[int], np.random.Generator]
@@ -126,10 +126,6 @@ class Reader(Component, ABC):
             decoded: one value for each of its own rows.
         """
         return decoded[0]
-
-    def row_tokens(self, rows: Rows) -> Ints:
-        """The number of tokens that every row adds to a batch, int64[rows]."""
-        return rows.lengths
 
     def read_gold(self, path: Path) -> Iterator[Any]:
         """The examples of an evaluation file, lazily; by default, those that are trained on.

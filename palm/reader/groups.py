@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
 
 from palm.config import FilePath
@@ -16,7 +15,7 @@ from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.labels import Label, Labels, RealLabels, list_in
 from palm.reader.predictions import Record
-from palm.reader.rows import SEQUENCE_ATTR, Column, Rows, offsets_of, padded, padded_batch
+from palm.reader.rows import SEQUENCE_ATTR, Rows, grouped, padded, padded_batch, sequences_in
 from palm.reader.table import TextExample, TextReader
 from palm.reader.tables.columns import TableRow, is_missing
 
@@ -93,32 +92,15 @@ class GroupReader(TextReader):
             found = list(self.sequences_of(example, with_targets))
             sequences += [TextExample(one, other, None, example.place) for one, other in found]
             counts.append(len(found))
-        ends = offsets_of(counts)
-        each = super().encode(sequences, with_targets=False)
-        tokens = each["token_ids"]
-        assert tokens.offsets is not None
-        columns = {
-            "token_ids": Column(tokens.values, tokens.offsets[ends]),
-            "sequence_lengths": Column(each.lengths, ends),
-            "first_segments": Column(each["first_segment"].values, ends),
-            "example": Column.scalar(range(len(examples))),
-        }
+        rows = grouped(super().encode(sequences, with_targets=False), counts)
         if with_targets and self.labels is not None:
-            columns[self.labels.target] = self.label_column([example.label for example in examples])
-        return Rows(columns)
+            labels = self.label_column([example.label for example in examples])
+            rows = Rows({**rows.columns, self.labels.target: labels})
+        return rows
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
-        chosen = rows.select(indices)
-        lengths = chosen["sequence_lengths"]
-        assert lengths.offsets is not None
-        each = Rows(
-            {
-                "token_ids": Column(chosen["token_ids"].values, offsets_of(lengths.values)),
-                "first_segment": Column(chosen["first_segments"].values),
-            }
-        )
+        each, groups = sequences_in(rows, indices)
         batch = padded_batch(each, range(len(each)), self.tokenizer.pad_id, self.task_id)
-        groups = np.split(np.arange(len(each)), lengths.offsets[1:-1])
         return {**batch, "group_rows": padded(groups, -1), **self.targets(rows, indices)}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -69,7 +68,8 @@ class BadRows:
     Attributes:
         count: the number of rows that cannot be used as they are.
         repaired: the number of these that were repaired.
-        records: the first of them for `bad_rows.jsonl`, with file, line (if it has one), problem and done.
+        records: the first of them for `bad_rows.jsonl`, each with `problem`, which begins with the place,
+            and `done`.
     """
 
     def __init__(self, path: Path, mode: str = "error") -> None:
@@ -77,7 +77,7 @@ class BadRows:
         self.mode = mode
         self.count = 0
         self.repaired = 0
-        self.records: list[dict[str, Any]] = []
+        self.records: list[dict[str, str]] = []
         self._listed: list[str] = []
 
     @property
@@ -104,16 +104,7 @@ class BadRows:
         if len(self._listed) < LISTED_PROBLEMS:
             self._listed.append(str(error))
         if len(self.records) < RECORDED_PROBLEMS:
-            place = re.match(r"(.+?):(\d+): ", str(error))  # may be one of several files
-            start = place[0] if place else f"{self.path}:"
-            self.records.append(
-                {
-                    "file": place[1] if place else self.path,
-                    "line": int(place[2]) if place else None,
-                    "problem": str(error).removeprefix(start).lstrip(),
-                    "done": done,
-                }
-            )
+            self.records.append({"problem": str(error), "done": done})
 
     def finish(self, warn: Callable[[str], None] = logger.warning) -> None:
         """Refuse the file after the last row, or warn about the rows that were left out and repaired.
@@ -490,3 +481,37 @@ class Rows:
 def offsets_of(lengths: Sequence[int] | Ints) -> Ints:
     """The `Column.offsets` of rows of these lengths, int64[rows + 1]."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def grouped(each: Rows, counts: Sequence[int]) -> Rows:
+    """Rows of several sequences each.
+
+    Args:
+        each: one row for every sequence, in order.
+        counts: the number of sequences of each new row.
+    """
+    ends = offsets_of(counts)
+    tokens = each["token_ids"]
+    assert tokens.offsets is not None
+    return Rows(
+        {
+            "token_ids": Column(tokens.values, tokens.offsets[ends]),
+            "sequence_lengths": Column(each.lengths, ends),
+            "first_segments": Column(each["first_segment"].values, ends),
+            "example": Column.scalar(range(len(counts))),
+        }
+    )
+
+
+def sequences_in(rows: Rows, indices: Sequence[int]) -> tuple[Rows, list[Ints]]:
+    """One row for every sequence of these rows of `grouped`, and the numbers of each one's sequences."""
+    chosen = rows.select(indices)
+    lengths = chosen["sequence_lengths"]
+    assert lengths.offsets is not None
+    each = Rows(
+        {
+            "token_ids": Column(chosen["token_ids"].values, offsets_of(lengths.values)),
+            "first_segment": Column(chosen["first_segments"].values),
+        }
+    )
+    return each, np.split(np.arange(len(each)), lengths.offsets[1:-1])

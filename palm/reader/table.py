@@ -17,7 +17,7 @@ from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.labels import Label, Labels, RealLabels, check_labelled, is_list, labels_of, list_in
 from palm.reader.predictions import Record
-from palm.reader.rows import Column, Ints, Rows, TextFacts
+from palm.reader.rows import Column, Rows, TextFacts, grouped, sequences_in
 from palm.reader.tables.columns import TableRow, cell_text, cut, is_missing
 from palm.reader.tokenizing import TokenizingReader
 
@@ -223,9 +223,6 @@ class ClassifyReader(TextReader):
         self.use_labels(labels_of(self.label_type, self.n_classes, self.label_map))
 
 
-PAIR_COLUMNS = ("token_ids", "first_segment")
-
-
 @dataclass(frozen=True, slots=True)
 class RankedExample(TextExample):
     """One line of a table for pairwise training.
@@ -317,24 +314,16 @@ class MatchReader(TextReader):
         is_ranked = isinstance(examples[0], RankedExample) if examples else self.is_pairwise
         if not (with_targets and is_ranked):
             return super().encode(examples, with_targets)
-        right = super().encode(examples, with_targets=False)
-        wrong = super().encode(
-            [replace(each, text_b=each.text_b_neg) for each in examples], with_targets=False
-        )
-        return Rows({**right.columns, **{f"wrong_{name}": wrong[name] for name in PAIR_COLUMNS}})
-
-    def row_tokens(self, rows: Rows) -> Ints:
-        wrong = rows["wrong_token_ids"].lengths if "wrong_token_ids" in rows else 0
-        return rows.lengths + wrong
+        pairs = [replace(each, text_b=text) for each in examples for text in (each.text_b, each.text_b_neg)]
+        return grouped(super().encode(pairs, with_targets=False), [2] * len(examples))
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
-        if "wrong_token_ids" not in rows:
+        if "sequence_lengths" not in rows:
             return super().collate(rows, indices, draw)
-        chosen = rows.select(indices)
-        halves = [Rows({name: chosen[start + name] for name in PAIR_COLUMNS}) for start in ("", "wrong_")]
-        both = Rows.concatenate(halves)
-        batch = super().collate(both, range(len(both)), draw)
-        batch["is_negative"] = torch.arange(len(both)) >= len(indices)
+        both, pairs = sequences_in(rows, indices)
+        order = np.transpose(pairs).ravel().tolist()
+        batch = super().collate(both, order, draw)
+        batch["is_negative"] = torch.arange(len(order)) >= len(indices)
         return batch
 
 

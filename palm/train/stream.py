@@ -111,7 +111,7 @@ class TaskStream:
         self, order: npt.NDArray[np.int64], epoch: int, rng: np.random.Generator
     ) -> npt.NDArray[np.int64]:
         size = self.batch_size
-        tokens = self.reader.row_tokens(self.rows)
+        tokens = self.rows.lengths
         first = -epoch * len(order) % size  # earlier rows fill the last batch of the previous epoch
         parts = [order[:first]]
         for start in range(first, len(order), WINDOW * size):

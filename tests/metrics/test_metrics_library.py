@@ -103,7 +103,9 @@ def test_perplexity_is_torchs_cross_entropy_of_what_the_output_layer_gave() -> N
         counts = torch.randint(1, 5, (3,), generator=generator)
         logits = 4 * torch.randn(int(counts.sum()), 11, generator=generator)
         labels = torch.randint(11, (int(counts.sum()),), generator=generator)
-        judged = head.eval_outputs({"logits": logits, "mask_counts": counts}, {"mask_label": labels})
+        places = torch.cat([4 * row + torch.arange(int(count)) for row, count in enumerate(counts)])
+        outputs = {"logits": logits, "mask_pos": places, "input_mask": torch.ones(3, 4, dtype=torch.bool)}
+        judged = head.eval_outputs(outputs, {"mask_label": labels})
         pairs = [({"words": [{"log_prob": p} for p in row["log_probs"]]}, {}) for row in judged]
         expected = math.exp(F.cross_entropy(logits.double(), labels).item())
         assert scores_of([METRICS["perplexity"]], pairs)["perplexity"] == pytest.approx(expected, rel=1e-5)

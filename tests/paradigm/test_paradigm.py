@@ -176,7 +176,8 @@ def test_mlm_reads_masked_positions_and_shares_the_word_table() -> None:
     torch.manual_seed(0)
     head, table = MaskLM(4, 6), torch.randn(6, 4, requires_grad=True)
     tokens = torch.randn(2, 3, 4)
-    outputs = head({"encoder_outputs": tokens, "embedding_table": table, "mask_pos": torch.tensor([1, 2, 5])})
+    places = {"mask_pos": torch.tensor([1, 2, 5]), "input_mask": torch.ones(2, 3, dtype=torch.bool)}
+    outputs = head({"encoder_outputs": tokens, "embedding_table": table, **places})
     hidden = torch.stack([tokens[0, 1], tokens[0, 2], tokens[1, 2]])
     hidden = F.gelu(hidden @ head.transform.weight.t())
     centred = hidden - hidden.mean(1, keepdim=True)

@@ -110,8 +110,8 @@ def test_all_problems_of_a_table_are_one_report_or_are_left_out(
         assert len(encoded) == good
         records, count = encoded.bad
         assert count == len(problems)
-        assert [f"{path}:{record['line']}: {record['problem']}" for record in records] == lines
-        assert {(record["file"], record["done"]) for record in records} == {(str(path), "left out")}
+        assert [record["problem"] for record in records] == lines
+        assert {record["done"] for record in records} == {"left out"}
         warning = caplog.messages[0]
         assert f"on_bad_row: {mode} left out {count} and repaired 0" in warning
         assert warning.endswith(lines[0])
@@ -250,9 +250,9 @@ def test_a_run_writes_down_what_it_left_out_of_training_and_dev_data(
     with caplog.at_level(logging.WARNING, "palm"):
         palm.Controller(config, argv=[]).train()
     listed = [json.loads(line) for line in (folder / "out" / "bad_rows.jsonl").read_text().splitlines()]
-    assert [(line["task"], line["file"], line["line"], line["done"]) for line in listed] == [
-        ("cls", str(folder / "cls.tsv"), 42, "left out"),
-        ("cls", str(folder / "dev.tsv"), 42, "left out"),
+    assert [(line["task"], line["problem"].split(": ")[0], line["done"]) for line in listed] == [
+        ("cls", f"{folder / 'cls.tsv'}:42", "left out"),
+        ("cls", f"{folder / 'dev.tsv'}:42", "left out"),
     ]
     path = folder / "out" / "bad_rows.jsonl"
     (line,) = (line for line in caplog.messages if str(path) in line)

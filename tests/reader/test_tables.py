@@ -223,7 +223,7 @@ def problems(path: Path) -> list[str]:
     for row in read_table(path, Columns(["label", "text_a"])):
         if isinstance(row, DataError):
             bad.add(row)
-    return [f"{each['line']}: {each['problem']}" for each in bad.records]
+    return [each["problem"].removeprefix(f"{path}:") for each in bad.records]
 
 
 def test_a_mistake_after_a_cell_of_two_lines_has_the_first_line_of_its_record(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_a_mistake_in_a_shard_names_the_shard(vocab: Path, tmp_path: Path) -> No
     reader.bad_rows = BadRows(tmp_path, "skip")
     assert len(list(reader.read(tmp_path / "*.csv", True))) == 10
     [record] = reader.bad_rows.records
-    assert (Path(record["file"]).name, record["line"]) == ("2.csv", 3)
+    assert record["problem"].startswith(f"{tmp_path / '2.csv'}:3: ")
 
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet"])

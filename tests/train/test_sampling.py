@@ -16,7 +16,7 @@ from helpers.shared import GOLDEN
 from helpers.streams import Numbers, stream
 from palm.core.errors import TrainingError
 from palm.mixing.strategies import draw_task, plan_steps
-from palm.reader.rows import Rows
+from palm.reader.rows import Column, Rows
 from palm.train.stream import TaskStream
 from palm.train.task_model import even_batches
 
@@ -101,8 +101,8 @@ LENGTHS = np.random.default_rng(1).integers(4, 60, 1003)
 class Lengths(Numbers):
     """Rows that are their own number and have `LENGTHS` tokens."""
 
-    def row_tokens(self, rows: Rows) -> Any:
-        return LENGTHS[: len(rows)]
+    def encode(self, examples: Sequence[Any], with_targets: bool) -> Rows:
+        return Rows({"token_ids": Column.ragged([[number] * LENGTHS[number] for number in examples])})
 
 
 def even(rows: int, batch_size: int, **settings: Any) -> TaskStream:
