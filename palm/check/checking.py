@@ -31,7 +31,6 @@ from palm.reader.inspection import MOST_LETTERS
 from palm.reader.tables.columns import cut
 from palm.reader.tables.files import shown_path
 from palm.train.checkpoint import compared
-from palm.train.folder import RunFolder
 from palm.train.loggers import logger_problems
 from palm.train.loop import Training
 from palm.train.task import Task
@@ -183,7 +182,7 @@ def _check_run(name: str, controller: Controller, measure: bool) -> Check:
         plan = plan_of(training)
         found = Check(
             name,
-            [*_refusals(controller), *_plan_problems(plan, settings), *_folder_problems(training)],
+            [*_refusals(controller, training), *_plan_problems(plan, settings)],
             wiring=_wiring(training, devices),
             plan=plan,
         )
@@ -225,15 +224,22 @@ def _wiring(training: Training, devices: int) -> list[str]:
     return [*aligned(table), line]
 
 
-def _refusals(controller: Controller) -> Iterator[Problem]:
-    """Yield what else would end the run before its first step."""
+def _refusals(controller: Controller, training: Training) -> Iterator[Problem]:
+    """Yield what else would end the run before its first step, or a note if it is finished."""
     run = controller.run
     for line in logger_problems(run.settings.loggers or ()):
         yield Problem("error", "configuration", "", f"{run.placed('loggers')}: {line}")
     try:
-        controller.directory()
-    except PalmError as error:
-        yield Problem("error", "configuration", "", str(error))
+        folder = controller.directory()
+        if folder.path.exists() and not folder.path.is_dir():
+            raise StorageError(f"{folder.path} is a file; give another save_path")
+        begin = folder.open()
+        # The stages of a run have folders of their own.
+        is_whole = run.settings.stages is None
+        if is_whole and folder.finished(begin, compared(training), training.total_steps) is not None:
+            yield Problem("note", "save_path", "", f"{folder.path}: this run is finished already")
+    except StorageError as error:
+        yield Problem("error", "save_path", "", str(error))
 
 
 def _drowned(cost: Cost) -> Iterator[Problem]:
@@ -246,23 +252,6 @@ def _drowned(cost: Cost) -> Iterator[Problem]:
             finding = f"its gradient on the encoder is {float(ratio):g} times smaller than that of {most}"
             remedy = f"it may learn little beside it: try {task}.loss_weight: {float(ratio):g}"
             yield Problem("warning", "drowned", task, finding, remedy)
-
-
-def _folder_problems(training: Training) -> Iterator[Problem]:
-    """Yield the reason why the run may not write to its folder, or a note if it is finished."""
-    settings = training.config.settings
-    folder = RunFolder(training.config.folder, settings.resume, settings.overwrite)
-    if folder.path.exists() and not folder.path.is_dir():
-        yield Problem("error", "save_path", "", f"{folder.path} is a file", "give another save_path")
-        return
-    try:
-        start = folder.open()
-        # The stages of a run have folders of their own.
-        is_whole = settings.stages is None
-        if is_whole and folder.finished(start, compared(training), training.total_steps) is not None:
-            yield Problem("note", "save_path", "", f"{folder.path}: this run is finished already")
-    except StorageError as error:
-        yield Problem("error", "save_path", "", str(error))
 
 
 def _plan_problems(plan: RunPlan, settings: RunSettings) -> Iterator[Problem]:
@@ -287,25 +276,17 @@ MOST_LABELS = 6
 
 def _data(check: Check) -> list[str]:
     title = "tokens median / 95 % / most"
-    table = [("task", "file", "examples", "rows", title, "cut", "[UNK]", "repeated", "in train")]
+    table = [["task", "file", "examples", "rows", title, "cut", "[UNK]", "repeated", "in train"]]
     for task in check.data:
         for file in task.files:
             found = file.counts.summary()
             lengths = [str(int(found["tokens"][n])) for n in ("median", "95 %", "most") if found["tokens"]]
             most_cut = max((count for count, _, _ in file.facts.cut.values()), default=0)
-            table.append(
-                (
-                    task.task,
-                    file.role,
-                    f"{found['examples']:,}",
-                    f"{found['rows']:,}",
-                    "/".join(lengths),
-                    f"{100 * most_cut / max(1, found['examples']):.1f} %",
-                    f"{100 * file.facts.unknown / max(1, file.facts.tokens):.1f} %",
-                    str(file.repeated),
-                    str(task.leaks.get(file.role, "")),
-                )
-            )
+            cut_share = f"{100 * most_cut / max(1, found['examples']):.1f} %"
+            unknown = f"{100 * file.facts.unknown / max(1, file.facts.tokens):.1f} %"
+            counts = [f"{found['examples']:,}", f"{found['rows']:,}", "/".join(lengths), cut_share, unknown]
+            row = [task.task, file.role, *counts, str(file.repeated), str(task.leaks.get(file.role, ""))]
+            table.append(row)
     return aligned(table) if table[1:] else []
 
 
@@ -328,29 +309,14 @@ def _plan(plan: RunPlan) -> list[str]:
     rates = [rate for _, rate in plan.rates]
     main = next(each for each in plan.tasks if each.task == plan.main)
     epochs = round(main.planned / main.steps_per_epoch, 2)
+    columns = ["task", "", "steps per epoch", "planned", "drawn", "epochs"]
+    table = [[*columns, "rows per step", "tokens per step", "padding"]]
+    for each in plan.tasks:
+        steps = [str(each.steps_per_epoch), str(each.planned), str(each.drawn), f"{each.epochs:g}"]
+        sizes = [f"{each.rows_per_step:g}", f"{each.tokens_per_step:.0f}", f"{100 * each.padding:.0f} %"]
+        table.append([each.task, "target" if each.is_target else "auxiliary", *steps, *sizes])
     return [
-        *aligned(
-            [
-                (
-                    *("task", "", "steps per epoch", "planned", "drawn", "epochs"),
-                    *("rows per step", "tokens per step", "padding"),
-                ),
-                *(
-                    (
-                        each.task,
-                        "target" if each.is_target else "auxiliary",
-                        str(each.steps_per_epoch),
-                        str(each.planned),
-                        str(each.drawn),
-                        f"{each.epochs:g}",
-                        f"{each.rows_per_step:g}",
-                        f"{each.tokens_per_step:.0f}",
-                        f"{100 * each.padding:.0f} %",
-                    )
-                    for each in plan.tasks
-                ),
-            ]
-        ),
+        *aligned(table),
         f"{plan.steps} steps, {epochs:g} epochs of {plan.main}",
         f"learning rate from {rates[0]:.3g} via {max(rates):.3g} to {rates[-1]:.3g}",
         f"padding is {'not computed: the encoder packs' if plan.packs else 'computed by the encoder'}",

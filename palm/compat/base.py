@@ -283,16 +283,18 @@ class TrainerBase(ABC):
 
     @staticmethod
     def _load_trained(forwards: Mapping[str, Forward], path: Path) -> None:
-        """Load the weights of a checkpoint into encoders and heads, for prediction."""
+        """Load the weights of a checkpoint or a saved model into encoders and heads, for prediction."""
         weights = trained_weights(path)
         for name, forward in forwards.items():
-            if name not in weights.heads:
-                known = ", ".join(weights.heads)
+            known = list(weights.heads)
+            saved = name if len(known) > 1 else known[0]  # one task may have been trained under another name
+            if saved not in known:
+                names = ", ".join(known)
                 raise StorageError(
-                    f"{path} has no task {name!r}; it has {known}. Name the trainer as in training"
+                    f"{path} has no task {name!r}; it has {names}. Name the trainer as in training"
                 )
             load_into(forward.backbone, weights.backbone, path)
-            load_into(forward.head, weights.heads[name], path)
+            load_into(forward.head, weights.heads[saved], path)
 
     def set_saver(self, save_path: str | Path, save_steps: int, save_type: str = "ckpt") -> None:
         """Save every `save_steps` steps and at the end of training.

@@ -6,13 +6,9 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import torch
 
 from palm.backbone import Backbone
 from palm.compat.base import Forward, TrainerBase, own_steps, require, seed_of
@@ -20,22 +16,20 @@ from palm.compat.conventions import Results, checked_phase, own_results
 from palm.compat.reader import base_reader
 from palm.compat.reader.base_reader import LoadingReader, loading
 from palm.core.component import number_problems, path_problems, raise_any, type_problems
-from palm.core.device import device_of, resolved
+from palm.core.device import device_of
 from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.group import broadcast, exhaust, is_main_process, world_size
-from palm.core.io import is_sealed, verify
-from palm.core.layers import generator
+from palm.core.io import is_sealed
 from palm.core.logging import logger
 from palm.core.saved import Tensors, TensorSpec
 from palm.paradigm import Head
 from palm.predict.inference import InferenceModel, JointModel
-from palm.predict.loading import load_weights
 from palm.pretrained import load_pretrain, pretrained_directory
 from palm.reader import Predictions, Reader, Record
-from palm.reader.cache import encoded_chunks, training_rows
-from palm.train.loop import Training, placed
-from palm.train.model import outputs_of, share_parameters
-from palm.train.model_paths import DESCRIPTION, WEIGHTS, name_problem
+from palm.reader.cache import training_rows
+from palm.train.loop import Training
+from palm.train.model import share_parameters
+from palm.train.model_paths import name_problem
 from palm.train.task import Task, TaskState, wiring_problems
 from palm.train.task_model import Work, encoded
 
@@ -229,8 +223,7 @@ class Trainer(TrainerBase):
         forward = self.tied("load_predict_model")
         self._is_loaded = True
         if is_sealed(path):
-            verify(path, (DESCRIPTION, WEIGHTS))
-            load_weights(forward.backbone, forward.head, path, self.name)
+            self._load_trained({self.name: forward}, path)
         else:
             load_pretrain(forward.backbone, pretrained_directory(path))
             logger.info("%s: the head keeps its weights", self.name)
@@ -287,15 +280,10 @@ class Trainer(TrainerBase):
         """Return the outputs of the head for a batch, on the CPU.
 
         Raises:
-            PalmError: `build_predict_forward` was not called.
+            PalmError: an earlier call is missing; with the call.
         """
-        forward = self.tied("predict_one_batch")
-        device = device_of(use_gpu=True)
-        precision = resolved(self._precision, device)
-        with self.averaged(), torch.inference_mode():
-            placed_batch = placed(batch, device, forward.backbone)
-            outputs = outputs_of(forward.backbone, forward.head, placed_batch, precision)
-            return {name: value.cpu() for name, value in outputs.items()}
+        with self.averaged():
+            return self.predictor("predict_one_batch").outputs(batch)
 
     def tied(self, caller: str) -> Forward:
         """Return the encoder and head to predict with, with trained weights, in evaluation mode."""
@@ -319,18 +307,18 @@ class Trainer(TrainerBase):
         return super().averaged() if self.joint_run is None else self.joint_run.averaged()
 
     def _fit_for_prediction(self, reader: LoadingReader) -> Iterator[Tensors]:
-        forward = self._predict_forwards("fit_reader")[self.name]
-        task = self._task(reader, forward, for_train=False)
+        self._task(reader, self._predict_forwards("fit_reader")[self.name], for_train=False)
         self._predict_reader = reader
-        self._predict_batches = prediction_batches(
-            self.name, reader, reader.loaded.path, task.rows_per_prediction
-        )
+        self._predict_batches = self.predict_batches()
         return self._predict_batches
 
     def predict_batches(self) -> Iterator[Tensors]:
-        """Return the batches of the file to predict, from its beginning."""
-        reader = require(self._predict_reader, self.name, FIT_TO_PREDICT, "predict_batches")
-        return self._fit_for_prediction(reader)
+        """Yield the batches of the file to predict, in its order, with the masks that `predict` draws."""
+        model = self.predictor("predict_batches")
+        size = model.batch_size
+        for chunk in encoded(model.reader, examples_of(model.reader)):
+            for start in range(0, len(chunk.rows), size):
+                yield model.batch(chunk, range(start, min(start + size, len(chunk.rows))))
 
     # Properties and progress
 
@@ -389,30 +377,10 @@ class Trainer(TrainerBase):
 
 # Prediction as in PaddlePALM 2.x: its log lines, its forms of results, its messages about files
 
-CHUNK_BATCHES = 32
-"""Number of prediction batches whose texts are in memory at a time."""
 
-
-def prediction_batches(task: str, reader: Reader, path: Path, batch_size: int) -> Iterator[Tensors]:
-    """Yield batches of a file without targets, in its order; the last may be short.
-
-    Args:
-        task: the task's name, which affects what is masked.
-        reader: of its data.
-        path: the file.
-        batch_size: rows per batch.
-    """
-    examples = reader.read(path, with_targets=False)
-    chunks = encoded_chunks(reader, examples, with_targets=False, size=CHUNK_BATCHES * batch_size)
-    # The mask depends on the position of a row in the file, so every pass has the same masks.
-    for number, (_, rows) in enumerate(chunks):
-        for start in range(0, len(rows), batch_size):
-            indices = range(start, min(start + batch_size, len(rows)))
-            yield reader.collate(rows, indices, partial(_masking, task, number, start))
-
-
-def _masking(task: str, chunk: int, start: int, row: int) -> np.random.Generator:
-    return generator(0, "mask", task, "batch", chunk, start + row)
+def examples_of(reader: Reader) -> Iterator[Any]:
+    """Read the examples of a reader's file without targets."""
+    return reader.read(loading(reader).loaded.path, with_targets=False)
 
 
 def logged_work(model: InferenceModel, every: int, heading: str = "") -> Work:
@@ -423,8 +391,7 @@ def logged_work(model: InferenceModel, every: int, heading: str = "") -> Work:
     since = time.perf_counter()
     batches = 0
     reader = loading(model.reader)
-    examples = reader.read(reader.loaded.path, with_targets=False)
-    work = model.work(encoded(reader, examples), together=True)
+    work = model.work(encoded(reader, examples_of(reader)), together=True)
     for made in work:
         while not isinstance(made, list):
             made = work.send((yield made))

@@ -51,7 +51,7 @@ from palm.core.io import (
 from palm.core.logging import logger, set_verbosity
 from palm.core.process import START, Stopped, duration
 from palm.core.records import read_record
-from palm.metrics import metrics_of, scores_of
+from palm.metrics.resampling import Pair
 from palm.predict.loading import load_models
 from palm.reader.tables.files import data_checksum, is_url
 from palm.train.callbacks import Evaluated, Planned, Recorded
@@ -543,14 +543,15 @@ def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested
     chosen = next(each for each in controller.run.tasks if each.name == task).settings.metrics
     names: Sequence[str] = chosen or model.head.metrics
     chunks = encoded(model.reader, model.reader.read_gold(Path(job["test"][task])))
-    pairs = [(each.record, each.gold or {}) for each in model.predictions(chunks, with_gold=True)]
+    pairs: list[Pair] = []
+    scores = model.score(chunks, names, pairs=pairs)
     if is_main_process():
         make_folder(folder / ROWS)
         lines = (
             json.dumps({"prediction": record, "truth": truth}, ensure_ascii=False) for record, truth in pairs
         )
         write_text(folder / ROWS / f"{task}.jsonl", "".join(f"{line}\n" for line in lines))
-    return {"metric": names[0], "model": which, "scores": json_ready(scores_of(metrics_of(names), pairs))}
+    return {"metric": names[0], "model": which, "scores": json_ready(scores)}
 
 
 def _stop(processes: Sequence[Process]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from palm.backbone import BACKBONES, Backbone
+from palm.backbone import BACKBONES
 from palm.core.cache import Cache, explain_limits
 from palm.core.component import (
     choice_problems,
@@ -24,7 +24,7 @@ from palm.core.errors import ConfigError, StorageError
 from palm.core.io import verify, wrap_read_errors
 from palm.core.logging import logger
 from palm.core.saved import load_into, rebuild
-from palm.paradigm import HEADS, Head
+from palm.paradigm import HEADS
 from palm.predict.inference import InferenceModel, JointModel
 from palm.predict.onnx import OnnxEngine
 from palm.pretrained.peft import read_adapters
@@ -151,16 +151,3 @@ def _verified_description(folder: Path) -> dict[str, Any]:
         if problems := [line for size in sizes for line in count_problems(batch_size=size)]:
             raise StorageError(f"{folder / DESCRIPTION}: {'; '.join(problems)}")
     return description
-
-
-def load_weights(backbone: Backbone, head: Head, folder: Path, task: str) -> None:
-    """Load the weights of a saved model, which the caller has verified, into components.
-
-    If it has no task of this name, the head is that of its first.
-
-    Raises:
-        StorageError: the weights cannot be read, or have other shapes.
-    """
-    weights = model_weights(folder, description_of(folder)["tasks"])
-    load_into(backbone, weights.backbone, folder)
-    load_into(head, weights.heads.get(task, next(iter(weights.heads.values()))), folder)

@@ -124,15 +124,8 @@ class MRCReader(LoadingReader, reader.MRCReader):
         **settings: Any,
     ) -> None:
         common: dict[str, Any] = {"lang": lang, "seed": seed, "do_lower_case": do_lower_case, "phase": phase}
-        super().__init__(
-            vocab_path,
-            max_len,
-            max_query_len,
-            doc_stride,
-            remove_noanswer=remove_noanswer,
-            **common,
-            **settings,
-        )
+        common["remove_noanswer"] = remove_noanswer
+        super().__init__(vocab_path, max_len, max_query_len, doc_stride, **common, **settings)
 
     def in_memory(self, results: Iterable[Record]) -> dict[str, str]:
         """Question id -> answer, as in `predictions.json`."""
