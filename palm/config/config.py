@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 import os
@@ -444,6 +445,12 @@ class Config:
         chosen = {name: Setting(value, why, self.base) for name, (value, why) in settings.items()}
         # Weaker than all settings of users, and stronger than the backbone's JSON.
         self.layers.insert(-1, Layer(chosen, scope, is_optional=True))
+
+    def provisional(self) -> Config:
+        """Return a copy for further choices, which logs no message that its original logs too."""
+        copied = copy.deepcopy(self)
+        copied._reported = self._reported
+        return copied
 
     def rename_in_backbone(self, names: Mapping[str, str]) -> None:
         """Rename settings in the backbone's JSON to the encoder's own names, under which heads look them up.

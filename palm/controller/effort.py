@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 from contextlib import suppress
@@ -173,8 +172,8 @@ def choose_by_effort(config: Config, devices: int | None = None) -> None:
         return
     else:
         effort = given.value
-    # A copy that is complete, so that it can be resolved.
-    provisional = copy.deepcopy(config)
+    # With all settings, so that it can be resolved.
+    provisional = config.provisional()
     _apply(provisional, effort, RunFacts())
     _apply(config, effort, facts_of(choose_rows(resolve(provisional), for_train=True), devices))
 

@@ -142,3 +142,13 @@ def test_a_schedule_without_a_warm_up_gets_none(tmp_path: Path) -> None:
     assert Controller(config, argv=[]).run.settings.warmup_proportion == 0.0
     rate = schedule_for(Controller({**config, "lr_scheduler": "linear_warmup_decay"}, argv=[]).run, 100)
     assert (rate(10), rate(100)) == (0.9, 0.0)  # falls to zero, as the rate of PALM does after a warm-up
+
+
+def test_a_setting_that_overrides_another_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = given(tmp_path, "cls", max_seq_len=32)
+    with caplog.at_level("INFO", "palm"):
+        Controller(config, argv=["--max_seq_len", "16"])
+    told = [record.getMessage() for record in caplog.records if " overrides " in record.getMessage()]
+    assert told == ["--max_seq_len = 16 overrides 32 (config)"]

@@ -64,6 +64,17 @@ class Browser:
             assert time.monotonic() < end, f"{code}: {self.script('document.body.innerText')}"
             time.sleep(0.05)
 
+    def printed(self, path: Path) -> None:
+        """Write the page as a PDF, as a person prints it."""
+        self._devtools("Emulation.setEmulatedMedia", media="", features=[])
+        made = self._devtools("Page.printToPDF", preferCSSPageSize=True, printBackground=False)
+        path.write_bytes(base64.b64decode(made["data"]))
+
+    def told(self, kind: str) -> list[dict[str, Any]]:
+        """What happened since the last call: `browser`, messages of scripts; `performance`, all events."""
+        found: list[dict[str, Any]] = self.call("/se/log", type=kind)
+        return found
+
     def picture(self, path: Path, whole: bool = True) -> None:
         """Write a picture of the page, or of the part on the screen."""
         made = self._devtools("Page.captureScreenshot", captureBeyondViewport=whole)
@@ -80,6 +91,7 @@ def browser(folder: Path) -> Iterator[Browser]:
     driver = subprocess.Popen(["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL)
     arguments = [*FLAGS, f"--user-data-dir={folder}"]
     options = {"browserName": "chrome", "goog:chromeOptions": {"args": arguments}}
+    options["goog:loggingPrefs"] = {"browser": "ALL", "performance": "ALL"}
     transport = httpx.HTTPTransport(retries=8)  # until the driver listens
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", transport=transport, timeout=60) as http:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,6 +54,23 @@ def test_the_hardest_row_is_the_one_whose_label_got_the_least_probability(run: P
     assert found.data["examples"] == len(losses) == 13
     assert [row.judged.error for row in found.hardest] == pytest.approx(losses, abs=1e-5)
     assert found.scores == model.evaluate(dev)
+
+
+def test_rows_are_predicted_in_the_precision_of_the_run(run: Path) -> None:
+    shown = read_run(run)
+    dev = Path(shown.setting("cls", "dev_file"))
+    errors = {}
+    for precision in ("fp32", "bf16"):
+        start = replace(shown.history.start, precision=precision)
+        found = analyses_of(replace(shown, history=replace(shown.history, start=start)))["cls"]
+        assert isinstance(found, Analysis)
+        errors[precision] = [row.judged.error for row in found.hardest]
+        model = palm.load_model(run / "cls" / "best_model", precision=precision)
+        examples = list(model.reader.read_gold(dev))
+        given = zip(model.records(iter(examples)), examples, strict=True)
+        losses = [-math.log(record["probs"][int(example.label)]) for record, example in given]
+        assert errors[precision] == pytest.approx(sorted(losses, reverse=True), abs=1e-6)
+    assert errors["fp32"] != pytest.approx(errors["bf16"], abs=1e-6)
 
 
 MODELS = ["cls/best_model", "cls/infer_model", "model"]

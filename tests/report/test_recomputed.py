@@ -178,6 +178,10 @@ def test_baselines_and_intervals_are_those_of_their_definitions(page: Page) -> N
     assert interval == f"{inside[0]:.2f} to {inside[-1]:.2f}"
     expected = sklearn.f1_score(true, common, average="macro", zero_division=0)
     assert page.results["cls"]["macro_f1"][2] == f"{expected:.2f}"
+    stars = [row["label"] for row in page.rows("ordinal")]  # a constant answer agrees as by chance
+    share = Counter(stars).most_common(1)[0][1] / len(stars)
+    baselines = {name: cells[2] for name, cells in page.results["ordinal"].items()}
+    assert (baselines["qwk"], baselines["accuracy"]) == ("0.00", f"{share:.2f}")
     orders = page.results["ranking"]["mrr"][2]  # of one right candidate of three, in a random order
     assert orders == f"{(1 + 1 / 2 + 1 / 3) / 3:.2f}"
 

@@ -20,6 +20,7 @@ from palm.train.callbacks import (
     Ended,
     Evaluated,
     Event,
+    Logged,
     Saved,
     Started,
     events_until,
@@ -98,6 +99,9 @@ def test_the_line_of_a_step_has_palms_words_first(run: Run) -> None:
     )
     assert len(lines) == 1
     assert re.fullmatch(pattern, lines[0])
+    (event,) = [event for event in run.heard if isinstance(event, Logged) and event.step == 3]
+    assert f" loss: {event.loss:.3f}, " in lines[0]
+    assert f" mean loss: {event.mean_loss:.3f}, " in lines[0]
 
 
 def test_a_result_is_a_table_for_terminals_and_notebooks(run: Run) -> None:
@@ -170,7 +174,8 @@ def test_a_terminal_gets_a_bar_and_a_line_for_each_evaluation(
 ) -> None:
     shown = on_a_terminal([*loaded_python, *program(tmp_path)], columns, **more)
     last = re.sub(r"\x1b\[\d*m", "", shown[shown.rindex("100% |") :])
-    values = r"(cls|mrc) loss \d\.\d{3}, lr \d\.\de[-+]\d\d, \d+ examples/s"
+    logged = [event for event in read_events(tmp_path / "out" / HISTORY_FILE) if isinstance(event, Logged)][-1]
+    values = rf"{logged.task} loss {logged.mean_loss:.3f}, lr {logged.learning_rate:.1e}, \d+ examples/s"
     bar = rf"█{{10,}}\| (\d+)/\1 \[\d\d:\d\d<00:00, {values}\]" if columns > 100 else "█"
     assert re.match(rf"100% \|{bar}", last)
     assert re.search(r"\nstep \d+: cls: accuracy 0\.\d{4}", shown.replace("\r", "\n"))

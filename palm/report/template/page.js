@@ -5,7 +5,7 @@ const config = {
   background: "transparent",
   font: "system-ui, sans-serif",
   view: { stroke: "transparent" },
-  axis: { labelColor: soft, titleColor: soft, domainColor: soft, tickColor: soft, gridColor: "var(--grid)", titleFontWeight: "normal", labelFontSize: 12, titleFontSize: 12 },
+  axis: { labelSeparation: 8, labelColor: soft, titleColor: soft, domainColor: soft, tickColor: soft, gridColor: "var(--grid)", titleFontWeight: "normal", labelFontSize: 12, titleFontSize: 12 },
   legend: { labelColor: "var(--ink)", labelFontSize: 12, symbolType: "stroke", symbolStrokeWidth: 3 },
   line: { strokeWidth: 2 },
 };
@@ -22,15 +22,20 @@ function draw(figure) {
   const columns = Math.max(1, Math.floor(place.clientWidth / (40 + 7 * Math.max(...groups.map((each) => each.length), 0))));
   for (const channel of ["color", "strokeDash"]) if (spec.encoding?.[channel]?.legend) Object.assign(spec.encoding[channel].legend, { columns, labelLimit: place.clientWidth - 60 });
   for (const layer of spec.layer ?? []) if (layer.encoding.y?.axis) layer.encoding.y.axis.labelLimit = 0.45 * place.clientWidth;
-  vegaEmbed(place, spec, { actions: false, renderer: "svg", ast: true, config });
+  vegaEmbed(place, spec, { actions: false, renderer: "svg", ast: true, config }).then(({ view }) => (figure.view = view));
 }
 all("figure.drawn").forEach((figure) => {
   draw(figure);
   figure.querySelector("input.log")?.addEventListener("change", () => draw(figure));
 });
 // A chart in a folded section has no width before it is opened.
-all("details").forEach((each) => each.addEventListener("toggle", () => window.dispatchEvent(new Event("resize"))));
-window.addEventListener("beforeprint", () => all("details").forEach((each) => (each.open = !each.closest("figure"))));
+const fit = () => window.dispatchEvent(new Event("resize"));
+all("details").forEach((each) => each.addEventListener("toggle", fit));
+window.addEventListener("beforeprint", () => {
+  all("details").forEach((each) => (each.open = !each.closest("figure")));
+  all("figure.drawn").forEach((figure) => figure.view?.width(figure.closest(".charts") ? 260 : 600).run());
+});
+window.addEventListener("afterprint", fit);
 
 all(".rows").forEach((place) => {
   const [wrong, label] = [place.querySelector(".only-wrong"), place.querySelector("select")];
