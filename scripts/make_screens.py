@@ -1,4 +1,4 @@
-"""Take pictures of every page that palm makes, to look at: `python scripts/make_screens.py FOLDER [PAGE ...]`.
+"""Take pictures of all that palm shows: `python scripts/make_screens.py FOLDER [PAGE ...]`.
 
 Trains tiny tasks from fixed seeds, a few minutes in all; what lies in FOLDER already is used again. Each page
 is taken at 1400 and 390 pixels, light and dark, and as it is printed, in slices of a screen's height. What a
@@ -15,20 +15,20 @@ import io
 import json
 import os
 import random
-import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 if TYPE_CHECKING:
-    from helpers.browser import Browser
     from PIL.Image import Image
+
+    from helpers.browser import Browser
 
 WIDTHS = (1400, 390)
 HEIGHT = 1700
@@ -41,19 +41,31 @@ HALF = 0.55
 """Part of a printed page, not the last, that must not be empty at its end."""
 
 OUTSIDE = """(() => {
-  const found = [], wide = document.documentElement.clientWidth;
-  if (document.documentElement.scrollWidth > wide) found.push('the page is ' + document.documentElement.scrollWidth + ' wide');
+  const found = [], root = document.documentElement;
+  if (root.scrollWidth > root.clientWidth) found.push('the page is ' + root.scrollWidth + ' wide');
   for (const svg of document.querySelectorAll('.chart svg')) {
     const place = svg.getBoundingClientRect();
     for (const text of svg.querySelectorAll('text')) {
-      const box = text.getBoundingClientRect();
-      if (box.width && (box.left < place.left - 1 || box.right > place.right + 1)) found.push('in a chart: ' + text.textContent);
+      const box = text.getBoundingClientRect(), name = text.textContent;
+      const isOutside = box.left < place.left - 1 || box.right > place.right + 1;
+      if (box.width && isOutside || name.endsWith('…')) found.push('in a chart: ' + name);
     }
   }
-  for (const each of document.querySelectorAll('p, li, h1, h2, h3, h4, summary, pre, figcaption'))
-    if (each.scrollWidth > each.clientWidth + 1 && each.clientWidth) found.push('cut: ' + each.textContent.slice(0, 80));
-  return found;
+  for (const each of document.querySelectorAll('p, li, h1, h2, h3, h4, summary, figcaption'))
+    if (each.clientWidth && each.scrollWidth > each.clientWidth + 1) found.push('cut: ' + each.textContent);
+  return found.map(each => each.slice(0, 100));
 })()"""
+
+CARD = """:root { color-scheme: light dark } body { max-width: 840px; margin: 20px auto; padding: 0 14px;
+font: 16px/1.5 sans-serif } td, th { border: 1px solid #8888; padding: 4px 12px } code { font-size: 85% }
+table { border-collapse: collapse; display: block; overflow-x: auto; margin-bottom: 16px }
+pre { overflow-x: auto; background: #8882; padding: 12px }"""
+
+TERMINAL = """body { background: #16181d; color: #d7dae0 }
+pre { font: 13px/1.35 monospace; border: 1px solid #555; overflow-x: auto }"""
+
+NOTEBOOK = """body { font: 14px sans-serif } table { border-collapse: collapse }
+td, th { padding: 4px 8px; text-align: right }"""
 
 
 def palm(*words: object) -> str:
@@ -111,7 +123,20 @@ def failed() -> Path:
     folder = Path("failed", "run")
     if not folder.exists():
         with contextlib.suppress(Exception):
-            palm("train", config, "--save_path", folder.absolute(), "--learning_rate", 1e4, "--weight_decay", 0)
+            palm(
+                "train",
+                config,
+                "--save_path",
+                folder.absolute(),
+                "--learning_rate",
+                3,
+                "--print_every_n_steps",
+                1,
+                "--grad_clip",
+                "null",
+                "--warmup_proportion",
+                0,
+            )
     return reported(folder)
 
 
@@ -157,7 +182,14 @@ def sweep() -> Path:
     """The page of a sweep over rates and batches."""
     folder = Path("sweep", "found")
     if not (folder / "sweep.json").exists():
-        words = ["--grid", "learning_rate=0.0001,0.003", "--grid", "batch_size=4,8", "--output", folder.absolute()]
+        words = [
+            "--grid",
+            "learning_rate=0.0001,0.003",
+            "--grid",
+            "batch_size=4,8",
+            "--output",
+            folder.absolute(),
+        ]
         Path("sweep.txt").write_text(palm("sweep", project("sweep", "cls,match"), *words), encoding="utf-8")
     return reported(folder)
 
@@ -166,7 +198,10 @@ def several() -> Path:
     """The page of runs that differ in seed and rate."""
     found = [
         trained("one", "cls"),
-        *(again(name, *words) for name, *words in (("b", "--random_seed", 7), ("c", "--learning_rate", 3e-4))),
+        *(
+            again(name, *words)
+            for name, *words in (("b", "--random_seed", 7), ("c", "--learning_rate", 3e-4))
+        ),
     ]
     palm("report", *found, "--output", "several.html")
     return Path("several.html")
@@ -183,14 +218,17 @@ def card() -> Path:
     """Cards of a model of one task and of one of two tasks, as the Hub shows Markdown."""
     from markdown_it import MarkdownIt
 
-    style = "body{max-width:840px;margin:20px auto;padding:0 14px;font:16px/1.5 sans-serif;color-scheme:light dark}"
-    style += "td,th{border:1px solid #8888;padding:4px 12px}table{border-collapse:collapse;display:block;overflow-x:auto}"
-    style += "pre{overflow-x:auto;background:#8882;padding:12px}code{font-size:85%}"
     texts = []
     for file in (trained("one", "cls") / "cls/best_model", trained("two", "") / "model"):
-        front, _, body = (file / "README.md").read_text(encoding="utf-8").removeprefix("---\n").partition("\n---\n")
-        texts += [f"<pre>{html.escape(front)}</pre>", MarkdownIt("commonmark").enable("table").render(body), "<hr>"]
-    return written("card", f"<style>{style}</style>{''.join(texts)}")
+        front, _, body = (
+            (file / "README.md").read_text(encoding="utf-8").removeprefix("---\n").partition("\n---\n")
+        )
+        texts += [
+            f"<pre>{html.escape(front)}</pre>",
+            MarkdownIt("commonmark").enable("table").render(body),
+            "<hr>",
+        ]
+    return written("card", f"<style>{CARD}</style>{''.join(texts)}")
 
 
 def written(name: str, body: str) -> Path:
@@ -204,23 +242,46 @@ def terminal() -> Path:
     """What commands show: on a terminal of 80 and 120 columns, without colour, and piped."""
     parts = []
     for name, words in commands():
-        for how, columns, more in (("80", 80, {}), ("120", 120, {}), ("no colour", 80, {"NO_COLOR": "1"}), ("piped", 0, {})):
-            shown = run(words, columns, **more)
-            parts.append(f"<h3>{name}, {how}</h3><pre style='width:{columns or 120}ch'>{coloured(shown)}</pre>")
-    style = "body{background:#16181d;color:#d7dae0}pre{font:13px/1.35 monospace;border:1px solid #555;overflow-x:auto}"
-    return written("terminal", f"<style>{style}</style>{''.join(parts)}")
+        for how, columns, more in (
+            ("80", 80, {}),
+            ("120", 120, {}),
+            ("no colour", 80, {"NO_COLOR": "1"}),
+            ("piped", 0, {}),
+        ):
+            file = Path("terminal", f"{name}, {how}.txt")
+            if not file.exists():
+                file.parent.mkdir(exist_ok=True)
+                file.write_bytes(run(words, columns, **more).encode())  # with its carriage returns
+            shown = file.read_bytes().decode()
+            parts.append(
+                f"<h3>{name}, {how}</h3><pre style='width:{columns or 120}ch'>{coloured(shown)}</pre>"
+            )
+    return written("terminal", f"<style>{TERMINAL}</style>{''.join(parts)}")
 
 
 def commands() -> Iterator[tuple[str, list[object]]]:
     hotel = table()
-    faulty = Path("faulty.yaml")
+    faulty = Path("one", "faulty.yaml")
     faulty.write_text(
-        project("one", "cls").read_text("utf-8").replace("batch_size:", "batchsize:").replace("adamw", "adamv"), "utf-8"
+        project("one", "cls")
+        .read_text("utf-8")
+        .replace("batch_size:", "batchsize:")
+        .replace("adamw", "adamv"),
+        "utf-8",
     )
     yield "check, ready", ["check", project("one", "cls")]
     yield "check, a table", ["check", hotel, "--no_measure"]
     yield "check, errors", ["check", faulty]
-    train = ["train", project("two", ""), "--num_epochs", 3, "--overwrite", "true", "--save_path", "terminal_run"]
+    train = [
+        "train",
+        project("two", ""),
+        "--num_epochs",
+        3,
+        "--overwrite",
+        "true",
+        "--save_path",
+        "terminal_run",
+    ]
     yield "train", train
     yield "train --help", ["train", "--help"]
     yield "diff", ["diff", "one/run", "one/c"]
@@ -259,7 +320,9 @@ def coloured(text: str) -> str:
     from rich.text import Text
 
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.replace("\r\n", "\n").split("\n"))
-    console = Console(record=True, width=400, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(
+        record=True, width=400, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
     for line in lines:
         console.print(Text.from_ansi(line), soft_wrap=True)
     return console.export_html(inline_styles=True, code_format="{code}")
@@ -267,16 +330,14 @@ def coloured(text: str) -> str:
 
 def notebook() -> Path:
     """What a notebook shows of results."""
-    from palm import plot
-    from palm.experiments.outcome import Outcome  # noqa: F401
-    from palm import Controller
+    from palm import Controller, plot
 
     folder = Path("notebook").absolute()
     shutil.rmtree(folder, ignore_errors=True)
     result = Controller(project("two", ""), argv=["--num_epochs", "3", "--save_path", str(folder)]).train()
     parts = [result, plot(folder)]
     shown = "".join(f"<pre>Out[{n}]</pre>{each._repr_html_()}" for n, each in enumerate(parts, 1))
-    return written("notebook", f"<style>body{{font:14px sans-serif}}table{{border-collapse:collapse}}td,th{{padding:4px 8px;text-align:right}}</style>{shown}")
+    return written("notebook", f"<style>{NOTEBOOK}</style>{shown}")
 
 
 PAGES: dict[str, Callable[[], Path]] = {
@@ -289,11 +350,15 @@ def look_at(page: Browser, name: str, file: Path, folder: Path) -> None:
     """Take the pictures of a page, and print what is wrong with it."""
     from PIL import Image
 
+    page.call("/url", url="about:blank")
+    page.told("browser"), page.told("performance")
     for width in WIDTHS:
         for scheme in ("light", "dark"):
             page.open(file.resolve().as_uri(), width, scheme)
-            page.wait_for("document.readyState === 'complete' && [...document.querySelectorAll('figure.drawn .chart')]"
-                          ".every(each => each.querySelector('svg') || !each.clientWidth)")
+            page.wait_for(
+                "document.readyState === 'complete' && [...document.querySelectorAll('figure.drawn .chart')]"
+                ".every(each => each.querySelector('svg') || !each.clientWidth)"
+            )
             if scheme == "light":
                 for line in page.script(OUTSIDE):
                     print(f"{name} {width}: {line}")
@@ -315,7 +380,7 @@ def unwanted(page: Browser, own: str) -> Iterator[str]:
         event = json.loads(each["message"])["message"]
         if event["method"] == "Network.requestWillBeSent":
             url = event["params"]["request"]["url"]
-            if not url.startswith(("data:", "about:", "chrome:")) and url != own:
+            if not url.startswith(("data:", "about:", "chrome")) and url != own:
                 yield f"requests {url}"
 
 
@@ -363,7 +428,9 @@ def print_slices(file: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, help="where runs are kept, and pictures written")
-    parser.add_argument("page", nargs="*", choices=[[], *PAGES], default=list(PAGES), help="which pages; all by default")
+    parser.add_argument(
+        "page", nargs="*", choices=[[], *PAGES], default=list(PAGES), help="which pages; all by default"
+    )
     options = parser.parse_args()
     import torch
 

@@ -216,11 +216,11 @@ def _predicted(
 
 def _hardest(rows: Iterable[Row]) -> list[Row]:
     """Return the rows with the largest errors, and those of every true and predicted label."""
-    kept: dict[tuple[str, str], list[tuple[float, int, Row]]] = {}
+    kept: dict[tuple[str, str] | None, list[tuple[float, int, Row]]] = {}
     for number, row in enumerate(rows):
         # Of equal errors the first rows are kept.
         ranked = (row.judged.error, -number, row)
-        for cell, most in ((("", ""), MOST_ROWS), (row.judged.cell, MOST_OF_CELL)):
+        for cell, most in ((None, MOST_ROWS), (row.judged.cell, MOST_OF_CELL)):
             heap = kept.setdefault(cell, [])
             heapq.heappush(heap, ranked)
             if len(heap) > most:

@@ -19,6 +19,12 @@ DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3])
 DASHED = [4, 3]
 """The pattern of a curve that belongs to a solid one of the same colour."""
 
+STEPS = "global step"
+"""The name of most x axes."""
+
+MANY = 1e6
+"""Values from which an axis has exponents, as that of a loss that diverged."""
+
 MOST_MARKS = 60
 """Maximum points of curves that are drawn with a mark on each."""
 
@@ -61,15 +67,14 @@ def colour(number: int) -> str:
     return f"var(--c{number % COLOURS})"
 
 
-def line_chart(
-    title: str, unit: str, curves: Sequence[Curve], note: str = "", x_name: str = "global step"
-) -> Chart:
+def line_chart(title: str, unit: str, curves: Sequence[Curve], note: str = "", x_name: str = STEPS) -> Chart:
     """Draw curves; those of one group have one colour, and a click on it in the legend hides the others."""
     drawn = [curve for curve in curves if curve.points]
     if not drawn:
         return Chart(title)
     alt = library("altair")
-    groups = list(dict.fromkeys(curve.legend for curve in curves))
+    everyone = list(dict.fromkeys(curve.legend for curve in curves))
+    groups = list(dict.fromkeys(curve.legend for curve in drawn))
     names = [curve.name for curve in drawn]
     values = [
         {"x": x, "y": y, "name": curve.name, "group": curve.legend}
@@ -77,16 +82,17 @@ def line_chart(
         for x, y in curve.points
     ]
     shown = alt.selection_point(fields=["group"], bind="legend")
-    colours = alt.Scale(domain=groups, range=[colour(number) for number in range(len(groups))])
+    # A run or task has one colour in all charts of a page, also in those where others have no points.
+    colours = alt.Scale(domain=groups, range=[colour(everyone.index(group)) for group in groups])
     legend = alt.Legend(title=None, orient="bottom") if groups[1:] else None
     encoded = alt.Chart(alt.InlineData(values)).encode(
-        x=alt.X("x:Q", title=x_name),
-        y=alt.Y("y:Q", title=unit, scale=_y_scale([y for curve in drawn for _, y in curve.points])),
+        x=alt.X("x:Q", title=x_name, axis=alt.Axis(tickMinStep=1) if x_name == STEPS else alt.Axis()),
+        y=_y_axis(unit, [y for curve in drawn for _, y in curve.points]),
         color=alt.Color("group:N", scale=colours, legend=legend),
         # Vega merges the legends of equal domains.
         strokeDash=alt.StrokeDash(
             "name:N",
-            scale=alt.Scale(domain=names, range=[_dash(curve, groups) for curve in drawn]),
+            scale=alt.Scale(domain=names, range=[_dash(curve, everyone) for curve in drawn]),
             legend=legend if names == groups else None,
         ),
         detail="name:N",
@@ -116,13 +122,14 @@ def _rows(curves: Sequence[Curve]) -> list[list[Any]]:
     return [[x, *(points.get(x) for points in by_name)] for x in steps]
 
 
-def _y_scale(values: Sequence[float]) -> Any:
-    """Return a scale from the least to the largest value; Vega draws equal ones at 0."""
+def _y_axis(title: str, values: Sequence[float]) -> Any:
+    """Return an axis from the least to the largest value; Vega draws equal ones at 0."""
+    alt = library("altair")
     low, high = min(values), max(values)
-    if low < high:
-        return library("altair").Scale(zero=False)
     room = abs(low) / 10 or 0.5
-    return library("altair").Scale(domain=[low - room, high + room])
+    scale = alt.Scale(zero=False) if low < high else alt.Scale(domain=[low - room, high + room])
+    axis = alt.Axis(format=".3~g") if max(abs(low), abs(high)) >= MANY else alt.Axis()
+    return alt.Y("y:Q", title=title, scale=scale, axis=axis)
 
 
 def interval_chart(

@@ -108,7 +108,7 @@ def page(run: Run, analyses: Mapping[str, Analysis | str], is_live: bool = False
         run=run,
         configuration=str(run.folder / CONFIGURATION),
         title=page_title(history.tasks, run.name),
-        headline=headline(history, verdicts),
+        headline=headline(history, verdicts, "running" if goes_on else "not finished"),
         history=history,
         refresh=REFRESH_SECONDS if goes_on else 0,
         now=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC"),
@@ -125,9 +125,12 @@ def page(run: Run, analyses: Mapping[str, Analysis | str], is_live: bool = False
     )
 
 
-def headline(history: History, verdicts: Sequence[Verdict]) -> str:
-    """Say how the run ended, how many tasks are better than their baselines, and which is weakest."""
-    end = history.end or Ended(history.last_step, "not finished")
+def headline(history: History, verdicts: Sequence[Verdict], state: str = "not finished") -> str:
+    """Say how the run ended, how many tasks are better than their baselines, and which is weakest.
+
+    `state` is that of a run without an end.
+    """
+    end = history.end or Ended(history.last_step, state)
     shown = f"Stopped by an error: {end.error or 'see its log'}" if end.reason == "stopped" else end.reason
     scored = [each for each in verdicts if each.metric]
     counted = Counter(each.beside for each in scored)

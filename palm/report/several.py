@@ -49,14 +49,23 @@ def page_of_several(folders: Sequence[Path]) -> str:
     comparison = comparison_of(folder) if is_one else {}
     sweep = read_object(folder / SWEEP) if is_one and (folder / SWEEP).is_file() else {}
     if comparison or sweep:
+        ways = [way["name"] for way in comparison.get("ways", ())]
         folders = sorted(path.parent for path in folder.glob(f"runs/*/out/{HISTORY_FILE}"))
+        folders.sort(key=lambda path: [name == _way(path.parent.name) for name in ways], reverse=True)
     runs = [read_run(path) for path in folders]
     names, groups, settings = named(runs)
-    if comparison or sweep:
-        names = [run.label for run in runs]
-        groups = [name.partition("-seed")[0] for name in names]
-    # The name of a way of a comparison says in what it differs.
-    columns = [] if comparison else differing(settings)[:MOST_COLUMNS]
+    columns = differing(settings)[:MOST_COLUMNS]
+    if comparison:  # the name of a way says in what it differs
+        names, columns = [run.label for run in runs], []
+        groups = list(map(_way, names))
+    elif sweep:
+        points = {trial["run"]: trial["values"] for trial in sweep["trials"]}
+        settings = [points[run.label] for run in runs]
+        columns = list(settings[0])
+        names = groups = [
+            f"{run.label}: {', '.join(shown_value(point[name]) for name in columns)}"
+            for run, point in zip(runs, settings, strict=True)
+        ]
     return rendered(
         "several.html",
         folder=folder.resolve(),
@@ -71,6 +80,11 @@ def page_of_several(folders: Sequence[Path]) -> str:
         columns=[(name, [shown_value(each.get(name, "default")) for each in settings]) for name in columns],
         charts=[line_chart(*each) for each in curves_of(runs, names, groups)],
     )
+
+
+def _way(run: str) -> str:
+    """Return the name of the way of a comparison that a run belongs to."""
+    return run.partition("-seed")[0]
 
 
 def comparison_of(folder: Path) -> dict[str, Any]:

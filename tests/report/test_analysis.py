@@ -16,7 +16,7 @@ from helpers import runs
 from helpers.saved import forge, in_task
 from palm.reader.squad import Answer, SquadQuestion
 from palm.reader.words import TaggedExample
-from palm.report.analysis import Analysis, analyses_of, parts_of
+from palm.report.analysis import MOST_ROWS, Analysis, analyses_of, parts_of
 from palm.report.page import _task
 from palm.report.run import read_run
 from palm.train.counting import (
@@ -54,6 +54,8 @@ def test_the_hardest_row_is_the_one_whose_label_got_the_least_probability(run: P
     assert found.data["examples"] == len(losses) == 13
     assert [row.judged.error for row in found.hardest] == pytest.approx(losses, abs=1e-5)
     assert found.scores == model.evaluate(dev)
+    answers = of("mrc", run)  # of forty questions, which have no labels
+    assert len(answers.hardest) == MOST_ROWS < answers.rows.rows
 
 
 def test_rows_are_predicted_in_the_precision_of_the_run(run: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +64,27 @@ def test_a_comparison_among_runs_is_named_and_not_taken_for_all(tmp_path: Path, 
     for folders in ([tmp_path, run], [run, tmp_path]):
         with raises(StorageError, str(tmp_path / "history.jsonl")):
             palm.write_report(folders)
+
+
+def test_runs_of_a_sweep_are_named_by_what_was_tried_and_those_of_a_comparison_are_in_its_order(
+    tmp_path: Path, run: Path
+) -> None:
+    pytest.importorskip("altair", reason="the extra report is not installed")
+
+    def shown(kind: str, found: dict[str, Any], *runs: str) -> tuple[list[str], list[str], list[str]]:
+        for name in runs:
+            shutil.copytree(run, tmp_path / kind / "runs" / name / "out")
+        write_json(tmp_path / kind / f"{kind}.json", found)
+        text = palm.write_report(tmp_path / kind).read_text(encoding="utf-8")
+        table = text.partition('id="runs"')[2].partition("</table>")[0]
+        (legend,) = set(re.findall(r'"color": .*?"domain": (\[.*?\])', text))
+        heads = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', table)
+        return re.findall(r'<th scope="row"><span[^>]*>(.*?)</span>', table), heads, json.loads(legend)
+
+    trials = [{"run": f"000{k}", "values": {"learning_rate": rate}} for k, rate in enumerate((0.1, 0.2))]
+    found = {"best": "0001", "ties": [], "trials": trials}
+    rows, heads, legend = shown("sweep", found, "0000", "0001")
+    assert (rows, heads[5:8]) == (["0000", "0001"], ["learning_rate", "steps", "time"])
+    assert legend == ["0000: 0.1", "0001: 0.2"]
+    ways, _, legend = shown("compare", comparison(), "alone-slot-seed1", "together-seed1")
+    assert (ways, legend) == (["together-seed1", "alone-slot-seed1"], ["together", "alone-slot"])

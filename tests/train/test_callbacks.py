@@ -174,7 +174,9 @@ def test_a_terminal_gets_a_bar_and_a_line_for_each_evaluation(
 ) -> None:
     shown = on_a_terminal([*loaded_python, *program(tmp_path)], columns, **more)
     last = re.sub(r"\x1b\[\d*m", "", shown[shown.rindex("100% |") :])
-    logged = [event for event in read_events(tmp_path / "out" / HISTORY_FILE) if isinstance(event, Logged)][-1]
+    logged = [event for event in read_events(tmp_path / "out" / HISTORY_FILE) if isinstance(event, Logged)][
+        -1
+    ]
     values = rf"{logged.task} loss {logged.mean_loss:.3f}, lr {logged.learning_rate:.1e}, \d+ examples/s"
     bar = rf"█{{10,}}\| (\d+)/\1 \[\d\d:\d\d<00:00, {values}\]" if columns > 100 else "█"
     assert re.match(rf"100% \|{bar}", last)

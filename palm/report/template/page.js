@@ -10,6 +10,9 @@ const config = {
   line: { strokeWidth: 2 },
 };
 
+// As wide as on paper, where all figures have their columns of legends as well.
+const widest = (figure) => (figure.closest(".charts") ? 270 : 900);
+
 function draw(figure) {
   const spec = JSON.parse(figure.querySelector("script").textContent);
   const scale = figure.querySelector("input.log")?.checked ? { type: "log", nice: false } : null;
@@ -19,9 +22,12 @@ function draw(figure) {
   }
   const place = figure.querySelector(".chart");
   const groups = spec.encoding?.color?.scale?.domain ?? [];
-  const columns = Math.max(1, Math.floor(place.clientWidth / (40 + 7 * Math.max(...groups.map((each) => each.length), 0))));
-  for (const channel of ["color", "strokeDash"]) if (spec.encoding?.[channel]?.legend) Object.assign(spec.encoding[channel].legend, { columns, labelLimit: place.clientWidth - 60 });
-  for (const layer of spec.layer ?? []) if (layer.encoding.y?.axis) layer.encoding.y.axis.labelLimit = 0.45 * place.clientWidth;
+  const width = Math.min(place.clientWidth || Infinity, widest(figure));
+  const columns = Math.max(1, Math.floor(width / (40 + 7 * Math.max(...groups.map((each) => each.length), 0))));
+  for (const channel of ["color", "strokeDash"]) if (spec.encoding?.[channel]?.legend) Object.assign(spec.encoding[channel].legend, { columns, labelLimit: width - 60 });
+  for (const { axis } of (spec.layer ?? []).map((each) => each.encoding.y ?? {}).filter((each) => each.axis))
+    Object.assign(axis, { labelLimit: 0.45 * width }, width < 500 ? { labelExpr: "split(datum.label, ': ')", labelOffset: -7 } : {});
+  if (spec.layer && width < 500) spec.height *= 1.2;
   vegaEmbed(place, spec, { actions: false, renderer: "svg", ast: true, config }).then(({ view }) => (figure.view = view));
 }
 all("figure.drawn").forEach((figure) => {
@@ -33,7 +39,7 @@ const fit = () => window.dispatchEvent(new Event("resize"));
 all("details").forEach((each) => each.addEventListener("toggle", fit));
 window.addEventListener("beforeprint", () => {
   all("details").forEach((each) => (each.open = !each.closest("figure")));
-  all("figure.drawn").forEach((figure) => figure.view?.width(figure.closest(".charts") ? 260 : 600).run());
+  all("figure.drawn").forEach((figure) => figure.view?.width(widest(figure)).run());
 });
 window.addEventListener("afterprint", fit);
 
