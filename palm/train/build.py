@@ -224,8 +224,6 @@ def start(
         ConfigError: this model or device does not support a setting.
     """
     settings = run.settings
-    weighing = None if parts.balance is None else type(parts.balance).__name__
-    raise_any(step_problems(settings.tasks_per_step, weighing, parts.tasks))
     if parts.balance is not None:
         parts.balance.reset()
     # Encoders that compute padding compute less of it if the rows of a batch have similar lengths.

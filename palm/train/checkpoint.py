@@ -78,14 +78,11 @@ def training_facts(training: Training, task: TaskState, best: bool = False) -> d
         `step`, `task_step`, `expected_steps` and `epochs`; `num_tasks`, the number of tasks that share the
         encoder; `tasks`, the steps of the first ones and of this one; `data`, files with rows and SHA-256;
         `evaluation`, the last one with its step and `ScoredRows`; `best`, True if the model is saved as the
-        best; `settings` that the losses depend on, without other tasks; `warnings` about the task and its
-        files; `versions`.
+        best; `warnings` about the task and its files; `versions`.
         Empty on ranks other than 0.
     """
     if not is_main_process():
         return {}
-    settings = compared(training)
-    del settings["task_instance"]
     return {
         "step": training.step,
         "task_step": task.step,
@@ -96,7 +93,6 @@ def training_facts(training: Training, task: TaskState, best: bool = False) -> d
         "data": data_of(training, task),
         "evaluation": _evaluation(training, task),
         "best": best,
-        "settings": {**settings, "tasks": {task.name: settings["tasks"][task.name]}},
         "warnings": _warnings(training, task),
         "versions": {"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }

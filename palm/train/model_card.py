@@ -25,9 +25,6 @@ CARD = "README.md"
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 """The name of a model on the Hub."""
 
-MOST_SHOWN = 6
-"""Maximum number of elements of a list that the example shows."""
-
 MAX_WARNINGS = 10
 """Maximum number of warnings that a card shows."""
 
@@ -59,7 +56,6 @@ def model_card(
     labels: Mapping[str, Sequence[str]] = MappingProxyType({}),
     example: str = Head.example,
     architecture: str | None = None,
-    answer: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the text of a model card.
 
@@ -68,7 +64,6 @@ def model_card(
         labels: task -> labels of its outputs (see `label_names`).
         example: example input for `predict` of the first task (see `example_input`).
         architecture: the class of `transformers` that loads the model; None if palm loads it.
-        answer: that task's record for the first example.
     """
     encoder = description["backbone"]
     sizes = encoder["settings"]
@@ -89,7 +84,6 @@ def model_card(
         folder=json.dumps(tasks[0]["task"] if is_single else "model", ensure_ascii=False),
         example=example,
         chosen="" if is_single else f", tasks=[{json.dumps(tasks[0]['task'], ensure_ascii=False)}]",
-        answer=_short(answer if is_single else {tasks[0]["task"]: answer}) if answer is not None else "",
     )
 
 
@@ -170,16 +164,6 @@ def _results(task: str, saved: Mapping[str, Any]) -> list[Any]:
         for name, value in found.items()
         if value is not None
     ]
-
-
-def _short(value: Any) -> str:
-    """Return a record as one line of Python, with four digits, and of long lists the first elements."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name!r}: {_short(each)}" for name, each in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        more = ["…"] if len(value) > MOST_SHOWN else []
-        return "[" + ", ".join([*map(_short, value[:MOST_SHOWN]), *more]) + "]"
-    return f"{value:.4g}" if isinstance(value, float) else repr(value)
 
 
 def _limits(

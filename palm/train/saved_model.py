@@ -79,7 +79,7 @@ def save_models(
             saved["training"] = training.get(task, {})
         write_json(part / DESCRIPTION, description)
         labels = {model.task: label_names(model.reader, model.head) for model in models}
-        card = model_card(description, labels, models[0].example, answer=models[0].answer())
+        card = model_card(description, labels, models[0].example)
         write_text(part / CARD, card)
 
 

@@ -65,50 +65,38 @@ def share_rows(tasks: Sequence[TaskState]) -> None:
     """Replace the streams of tasks that share rows by those of the tasks they name; all streams are open.
 
     Raises:
-        ConfigError: the problems that `sharing_problems` finds.
         DataError: the rows differ; the first different one is named.
     """
-    raise_any(sharing_problems([task.task for task in tasks]))
     by_name = {task.name: task for task in tasks}
     for task in tasks:
         if task.task.share_rows_with is None:
             continue
         primary = by_name[task.task.share_rows_with]
-        _check_same_rows(task, primary)
+        begins = f"task {task.name!r} shares the rows of {primary.name!r}, but"
+        _check_same_rows(task.stream.rows["token_ids"], primary.stream.rows["token_ids"], begins)
         task.stream = task.stream.in_order_of(primary.stream)
         # The rows are equal, so one batch shows whether the readers treat them the same way.
-        _check_same_tensors(task, primary)
+        one, other = (each.stream.batch(0) for each in (task, primary))
+        for name in SEQUENCE_ATTR:
+            if name in one and name in other and not torch.equal(one[name], other[name]):
+                raise DataError(
+                    f"{begins} their readers make different {name}; give both readers the same settings, and "
+                    "do not share rows with mlm"
+                )
 
 
-def _check_same_tensors(task: TaskState, primary: TaskState) -> None:
-    one, other = (each.stream.batch(0) for each in (task, primary))
-    for name in SEQUENCE_ATTR:
-        if name in one and name in other and not torch.equal(one[name], other[name]):
-            raise DataError(
-                f"task {task.name!r} shares the rows of {primary.name!r}, but their readers make different "
-                f"{name}; give both readers the same settings, and do not share rows with mlm"
-            )
-
-
-def _check_same_rows(task: TaskState, primary: TaskState) -> None:
-    ours = task.stream.rows
-    theirs = primary.stream.rows
-    begins = f"task {task.name!r} shares the rows of {primary.name!r}, but"
-    if len(ours) != len(theirs):
-        raise DataError(
-            f"{begins} it has {len(ours)} rows, not {len(theirs)}; give both the same texts in the same "
-            "order, with an empty label (missing_labels: True) where a task has none"
-        )
-    one = ours["token_ids"]
-    other = theirs["token_ids"]
-    same = np.array_equal(one.lengths, other.lengths) and np.array_equal(one.values, other.values)
-    if not same:
-        row = next(k for k in range(len(ours)) if not np.array_equal(one[k], other[k]))
-        raise DataError(
-            f"{begins} row {row + 1} has other tokens ({len(one[row])} and {len(other[row])} of them); give "
-            "both the same texts in the same order, and readers with the same vocabulary and max_seq_len; if "
-            "the row is longer than max_seq_len, increase that for both: readers may truncate differently"
-        )
+def _check_same_rows(ours: Column, theirs: Column, begins: str) -> None:
+    if np.array_equal(ours.lengths, theirs.lengths) and np.array_equal(ours.values, theirs.values):
+        return
+    both = min(len(ours), len(theirs))
+    row = next((k for k in range(both) if not np.array_equal(ours[k], theirs[k])), both)
+    tokens = " and ".join(str(len(each[row])) if row < len(each) else "no" for each in (ours, theirs))
+    raise DataError(
+        f"{begins} they differ from row {row + 1} on ({tokens} tokens; {len(ours)} and {len(theirs)} rows); "
+        "give both the same texts in the same order, with an empty label (missing_labels: True) where a task "
+        "has none, and readers with the same vocabulary and max_seq_len; if the row is longer than "
+        "max_seq_len, increase that for both: readers may truncate differently"
+    )
 
 
 PREDICTION_ROWS = 32

@@ -24,7 +24,6 @@ from palm.core.group import (
     gather_objects,
     report_missing_ranks,
     split_among_ranks,
-    world_size,
 )
 from palm.core.layers import WeightCache, generator
 from palm.core.saved import Tensors
@@ -318,16 +317,6 @@ class TaskModel:
     def examples(self) -> list[Any]:
         """Return that list."""
         return list(ast.literal_eval(self.example))
-
-    def answer(self) -> Record | None:
-        """Predict the example; None if the reader cannot make it, or if several devices train."""
-        given = {**self.backbone.outputs_attr, **self.reader.outputs_attr}
-        if world_size() > 1 or not self.head.inputs_attr.keys() <= given.keys():
-            return None
-        with restored_modes(self.backbone, self.head), suppress(PalmError):
-            examples = list(self.reader.parse(self.examples()))
-            return next(self.predictions(encoded(self.reader, examples))).record
-        return None
 
 
 @torch.inference_mode()
