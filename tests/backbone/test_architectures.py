@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from helpers.components import encoder_inputs
+from helpers.tiny import sizes
 from palm.backbone import RoBERTa
 from palm.core.errors import ConfigError, WiringError
 from palm.pretrained import from_ours, load_backbone, load_pretrain, read_weights, to_ours
 
 transformers: Any = pytest.importorskip("transformers")
 
-SIZES = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
-SIZES |= {"intermediate_size": 24, "max_position_embeddings": 20}
+SIZES = sizes(16, 2, 4, vocab_size=50, intermediate_size=24, max_position_embeddings=20)
 DISTILBERT = {"vocab_size": 50, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24}
 
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {

@@ -11,17 +11,12 @@ from torch.nn import functional as F
 
 from helpers.components import encoder_inputs
 from helpers.golden_forward import CASES, arrays, backbone_of, batch_of
+from helpers.tiny import sizes
 from palm.backbone import BERT, ERNIE, Backbone
 from palm.backbone.packing import Packing, Padded
 from palm.core.errors import WiringError
 
-SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "vocab_size": 30,
-    "max_position_embeddings": 12,
-}
+SIZES = sizes(16, 2, 2, vocab_size=30, max_position_embeddings=12)
 LENGTHS = (7, 1, 4)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 import palm.compat as palm
 from helpers import tiny
-from helpers.callbacks import timeless
+from helpers.callbacks import at_step, timeless
 from palm.report.page import write_report
 from palm.report.run import read_run
 from palm.train.callbacks import Event
@@ -73,13 +72,8 @@ def test_a_trainer_continues_with_its_history(folder: Path) -> None:
     (folder / "out").mkdir()
     first = single(folder)
     first.set_saver(folder / "out", 10)
-
-    def leave(event: Event) -> None:
-        if isinstance(event, Step) and event.number == 24:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        first.train(3, callbacks=[leave])
+        first.train(3, callbacks=[at_step(24, KeyboardInterrupt())])
     assert timeless(folder / "out" / "history.jsonl")[-1]["reason"] == "interrupted"
     second = single(folder)
     second.set_saver(folder / "out", 10)
@@ -94,14 +88,9 @@ def test_an_interrupted_cell_ends_with_a_partial_result_and_train_continues(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
-
-    def interrupt(event: Event) -> None:
-        if isinstance(event, Step) and event.number == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-
     trainer = single(folder, num_epochs=1)
     trainer.set_saver(folder / "out", -1)
-    result = trainer.train(callbacks=[interrupt])
+    result = trainer.train(callbacks=[at_step(3, signal.SIGINT)])
     assert (result.steps, result.is_interrupted) == ({"cls": 3}, True)
     assert "ckpt.step3" in caplog.text
     result = trainer.train()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from helpers import tiny
+from helpers.callbacks import at_step
 from helpers.messages import raises
 from palm.controller.controller import Controller
 from palm.core.errors import StorageError
@@ -32,15 +32,13 @@ def controller(folder: Path, **settings: Any) -> Controller:
     return tiny.controller(folder, "cls", **common)
 
 
-def interrupt(event: Any) -> None:
-    if getattr(event, "number", 0) == 3:
-        os.kill(os.getpid(), signal.SIGINT)
+INTERRUPT = at_step(3, signal.SIGINT)
 
 
 def test_an_interrupted_cell_ends_with_a_checkpoint_and_a_partial_result(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    result = controller(folder).train([interrupt])
+    result = controller(folder).train([INTERRUPT])
     assert result.steps == {"cls": 3}
     assert result.is_interrupted
     assert Path(result.paths["checkpoint"]).name == "step_3"
@@ -54,7 +52,7 @@ def test_a_second_training_in_the_same_kernel_is_refused_or_says_that_it_starts_
 ) -> None:
     caplog.set_level("INFO", "palm")
     first = controller(folder)
-    first.train([interrupt])
+    first.train([INTERRUPT])
     with raises(StorageError, "resume: auto", "overwrite: true"):
         first.train()
     anew = controller(folder, overwrite=True).train()
@@ -64,7 +62,7 @@ def test_a_second_training_in_the_same_kernel_is_refused_or_says_that_it_starts_
 
 def test_an_interrupted_stage_is_the_last(folder: Path) -> None:
     stages = [{"name": "one"}, {"name": "two"}]
-    result = controller(folder, stages=stages).train([interrupt])
+    result = controller(folder, stages=stages).train([INTERRUPT])
     assert (result.is_interrupted, result.history[-1].step) == (True, 3)
     assert not (folder / "out/stages/2-two").exists()
     resumed = controller(folder, stages=stages, resume="auto").train()

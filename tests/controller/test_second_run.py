@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from helpers import tiny
+from helpers.callbacks import at_step
 from helpers.messages import raises
 from palm.controller.controller import Controller
 from palm.core.errors import PalmError, StorageError
-from palm.train.loop import Step
 
 
 def controller(folder: Path, *tasks: str, **settings: Any) -> Controller:
@@ -108,11 +108,7 @@ def test_a_run_that_fails_before_its_first_step_changes_nothing(folder: Path, fi
 def test_a_run_that_fails_in_its_first_step_has_lost_no_model(folder: Path) -> None:
     controller(folder, "cls", num_epochs=1).train()
     before = contents(folder / "out")
-
-    def fail(event: Any) -> None:
-        if isinstance(event, Step):
-            raise PalmError("no memory")
-
+    fail = at_step(1, PalmError("no memory"))
     with pytest.raises(PalmError, match="no memory"):
         controller(folder, "cls", num_epochs=1, overwrite=True).train(callbacks=[fail])
     assert contents(folder / "out.previous") == before
@@ -132,14 +128,9 @@ def test_a_changed_setting_is_named_and_the_record_of_the_old_run_stays(folder: 
 
 def test_a_first_run_that_died_continues_from_its_last_epoch(folder: Path) -> None:
     config = tiny.config(folder, "cls", "match", num_epochs=3, save_every_n_steps=None, overwrite=False)
-
-    def fail(event: object) -> None:
-        if getattr(event, "number", 0) == 50:
-            raise RuntimeError("out of electricity")
-
     whole = Controller({**config, "save_path": str(folder / "whole")}, argv=[]).train()
     with pytest.raises(RuntimeError, match="electricity"):
-        Controller(config, argv=[]).train([fail])
+        Controller(config, argv=[]).train([at_step(50, RuntimeError("out of electricity"))])
     (left,) = (folder / "out").glob("step_*")
     resumed = Controller({**config, "resume": "auto"}, argv=[]).train()
     kept = [event.path.name for event in resumed.history if getattr(event, "kind", "") == "checkpoint"]
@@ -152,13 +143,8 @@ def test_a_first_run_that_died_continues_from_its_last_epoch(folder: Path) -> No
 
 def test_checkpoints_that_were_asked_for_outlive_a_run_resumed_without_the_setting(folder: Path) -> None:
     config = tiny.config(folder, "cls", num_epochs=3, save_every_n_steps=4, overwrite=False)
-
-    def fail(event: object) -> None:
-        if getattr(event, "number", 0) == 14:
-            raise RuntimeError("out of electricity")
-
     with pytest.raises(RuntimeError, match="electricity"):
-        Controller(config, argv=[]).train([fail])
+        Controller(config, argv=[]).train([at_step(14, RuntimeError("out of electricity"))])
     assert {path.name for path in (folder / "out").glob("step_*")} == {"step_4", "step_8", "step_12"}
     Controller({**config, "resume": "auto", "save_every_n_steps": None}, argv=[]).train()
     assert {"step_4", "step_8", "step_12"} < {path.name for path in (folder / "out").glob("step_*")}

@@ -12,7 +12,7 @@ import torch
 
 import palm
 from helpers import tiny
-from helpers.callbacks import timeless
+from helpers.callbacks import at_step, timeless
 from helpers.equal import differing
 from helpers.messages import raises
 from palm.check import check
@@ -20,7 +20,7 @@ from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError, TrainingError
 from palm.core.process import Stopped
 from palm.core.saved import load_tensors
-from palm.train.callbacks import Callback, Started
+from palm.train.callbacks import Started
 from palm.train.checkpoint import load_checkpoint
 from palm.train.loop import Step, Training
 
@@ -81,19 +81,6 @@ class Killed(Exception):  # noqa: N818
     """Nobody tidies up after it."""
 
 
-def killing(stage: str, step: int) -> Callback:
-    """Ends the run after a step of a stage."""
-    places: list[Path] = []
-
-    def watch(event: Any) -> None:
-        if getattr(event, "folder", None) is not None:
-            places.append(event.folder)
-        if isinstance(event, Step) and event.number == step and places[-1].name == stage:
-            raise Killed
-
-    return watch
-
-
 KEPT = {"stages": STAGES, "save_every_n_steps": 3, "print_every_n_steps": 1}
 
 
@@ -110,7 +97,7 @@ def test_kill_and_resume_inside_a_stage_are_bit_identical(whole: Path, stage: st
     out = whole / stage
     parts = config(whole, save_path=str(out), **KEPT)
     with pytest.raises(Killed):
-        Controller(parts, argv=[]).train([killing(stage, step)])
+        Controller(parts, argv=[]).train([at_step(step, Killed(), stage)])
     with pytest.raises(StorageError, match=rf"{stage}\b.*resume: auto"):
         Controller(parts, argv=[]).train()
     Controller({**parts, "resume": "auto"}, argv=[]).train()

@@ -76,13 +76,7 @@ def test_cut_questions_are_reported(folder: Path, caplog: pytest.LogCaptureFixtu
 # Weights
 
 
-SIZES = {
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "vocab_size": 40,
-    "max_position_embeddings": 16,
-}
+SIZES = tiny.sizes(32, 1, 4, vocab_size=40, max_position_embeddings=16)
 
 
 @pytest.mark.parametrize(

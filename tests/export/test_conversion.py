@@ -16,19 +16,13 @@ from helpers.components import encoder_inputs
 from helpers.equal import differing
 from helpers.golden_forward import FOLDER
 from helpers.shared import minilm
+from helpers.tiny import sizes
 from palm.backbone import BERT, ELECTRA, ERNIE, Backbone, DistilBERT, RoBERTa
 from palm.cli import main
 from palm.pretrained import from_ours, load_backbone, read_weights, to_ours
 from palm.pretrained.families import config_of, family_of
 
-SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "vocab_size": 30,
-    "max_position_embeddings": 12,
-    "initializer_range": 0.2,
-}
+SIZES = sizes(16, 2, 2, vocab_size=30, max_position_embeddings=12, initializer_range=0.2)
 BACKBONES: dict[str, Any] = {
     "bert": lambda: BERT(**SIZES, intermediate_size=24, hidden_act="relu", layer_norm_eps=1e-6),
     "ernie": lambda: ERNIE(**SIZES, sent_type_vocab_size=4),

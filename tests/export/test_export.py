@@ -15,6 +15,7 @@ from torch import Tensor
 from helpers.components import encoder_inputs
 from helpers.messages import raises
 from helpers.subword_files import write_byte_level, write_byte_level_json, write_unigram_json
+from helpers.tiny import sizes
 from palm.backbone import BERT, ELECTRA, ERNIE, DistilBERT, RoBERTa
 from palm.cli import main
 from palm.controller.controller import Controller
@@ -222,14 +223,7 @@ def test_a_fill_mask_pipeline_guesses_the_same_word(run: Path, exported: Path, t
     assert close(logits, expected)
 
 
-SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "vocab_size": 1833,
-    "max_position_embeddings": 40,
-    "initializer_range": 0.2,
-}
+SIZES = sizes(16, 2, 2, vocab_size=1833, max_position_embeddings=40, initializer_range=0.2)
 HEADS: dict[str, Any] = {
     "Classify": lambda: Classify(3, 16, initializer_range=1.0),
     "Match": lambda: Match(2, 16, initializer_range=1.0),

@@ -21,10 +21,9 @@ from palm.pretrained.directory import directory_pooling
 from palm.reader import EmbeddingReader, MultipleChoiceReader
 
 TEXTS = ["anna has a red door", "who owns the boat ? it is very old and near", "green"]
-SIZES = {
-    **{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64},
-    **{"vocab_size": 40, "max_position_embeddings": 32, "initializer_range": 0.3},
-}
+SIZES = tiny.sizes(
+    *(32, 2, 4), intermediate_size=64, vocab_size=40, max_position_embeddings=32, initializer_range=0.3
+)
 MODERN = Path(__file__).parents[1] / "helpers" / "tiny_modernbert.json"
 
 

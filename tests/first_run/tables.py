@@ -25,37 +25,11 @@ EFFECTS = {
     "golden": 9, "large": 6, "new": 5, "strong": 3, "used": -4, "small": -5, "broken": -9, "cheap": -7,
     "rare": 7, "narrow": -3,
 }  # fmt: skip
-PEOPLE = [
-    "anna",
-    "carl",
-    "erik",
-    "hanna",
-    "ivan",
-    "jana",
-    "karl",
-    "laura",
-    "martin",
-    "nora",
-    "oscar",
-    "paula",
-    "ruth",
-    "sara",
-    "victor",
-    "wanda",
-]
+_PEOPLE = "anna carl erik hanna ivan jana karl laura martin nora oscar paula ruth sara victor wanda"
+PEOPLE = _PEOPLE.split()
 FAMILIES = ["baker", "carpenter", "gardener", "painter", "sailor", "builder"]
-PLACES = [
-    "bergen",
-    "selma",
-    "kirholm",
-    "dalby",
-    "valley",
-    "lysport",
-    "hulton",
-    "granwick",
-    "felholt",
-    "norstead",
-]
+_PLACES = "bergen selma kirholm dalby valley lysport hulton granwick felholt norstead"
+PLACES = _PLACES.split()
 
 Row = dict[str, Any]
 
@@ -266,23 +240,11 @@ def told(rng: random.Random) -> Row:
 
 
 TABLES = {
-    "topics": topics,
-    "pairs": pairs,
-    "several": several,
-    "prices": prices,
-    "stars": stars,
-    "people": people,
-    "ranked": ranked,
-    "choices": choices,
-    "questions": questions,
-    "tickets": tickets,
-    "goods": goods,
-    "requests": requests,
-    "spans": spans,
-    "visits": visits,
-    "relations": relations,
-    "answers": answers,
-    "told": told,
+    make.__name__: make
+    for make in (
+        *(topics, pairs, several, prices, stars, people, ranked, choices, questions),
+        *(tickets, goods, requests, spans, visits, relations, answers, told),
+    )
 }
 """Name -> a row of the table, by a generator of random numbers."""
 

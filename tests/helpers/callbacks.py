@@ -13,19 +13,29 @@ from typing import Any
 
 import palm
 from helpers import tiny
-from palm.train.callbacks import Event
+from palm.train.callbacks import Callback, Event, Started
 from palm.train.loop import Step
 
 
-class Killer:
-    """Kills the process, as the system would, once a global step is made."""
+def at_step(number: int, end: BaseException | signal.Signals, stage: str = "") -> Callback:
+    """Return a callback that raises an error or sends the process a signal once a global step is made.
 
-    def __init__(self, step: int) -> None:
-        self.step = step
+    Args:
+        number: the step.
+        end: the error, or the signal.
+        stage: the folder of the stage whose step it is.
+    """
+    begun: list[str] = []
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Step) and event.number == self.step:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def watch(event: Event) -> None:
+        if isinstance(event, Started) and event.folder is not None:
+            begun.append(event.folder.name)
+        if isinstance(event, Step) and event.number == number and stage in ("", *begun[-1:]):
+            if isinstance(end, BaseException):
+                raise end
+            os.kill(os.getpid(), end)
+
+    return watch
 
 
 def configuration(folder: Path, **settings: Any) -> dict[str, Any]:

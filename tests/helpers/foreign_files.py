@@ -8,17 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from helpers import tiny
 from palm.backbone import BERT
 from palm.pretrained import from_ours
 
-SIZES = {
-    "hidden_size": 4,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "vocab_size": 6,
-    "max_position_embeddings": 5,
-    "intermediate_size": 3,
-}
+SIZES = tiny.sizes(4, 1, 2, vocab_size=6, max_position_embeddings=5, intermediate_size=3)
 
 
 def known() -> dict[str, Tensor]:

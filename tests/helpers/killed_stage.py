@@ -5,16 +5,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 from helpers import tiny
+from helpers.callbacks import at_step
 from palm.controller.controller import Controller
-from palm.train.callbacks import Started
-from palm.train.loop import Step
 
 STAGES = [
     {"name": "joint", "tasks_per_step": 2, "balance": "uncertainty"},
@@ -38,20 +36,6 @@ def config(folder: Path, out: str, **settings: Any) -> dict[str, Any]:
     )
 
 
-def killing(stage: str, number: int) -> Any:
-    """Sends this process a SIGKILL after a step of a stage."""
-    begun: list[str] = []
-
-    def watch(event: Any) -> None:
-        if isinstance(event, Started) and event.folder is not None:
-            begun.append(event.folder.name)
-        if isinstance(event, Step) and event.number == number and begun[-1] == stage:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return watch
-
-
 if __name__ == "__main__":
-    Controller(config(Path(sys.argv[1]), sys.argv[2]), argv=[]).train(
-        [killing(sys.argv[3], int(sys.argv[4]))]
-    )
+    place, out, stage, step = sys.argv[1:]
+    Controller(config(Path(place), out), argv=[]).train([at_step(int(step), signal.SIGKILL, stage)])

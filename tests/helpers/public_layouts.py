@@ -13,15 +13,11 @@ from safetensors.torch import load_file, save_file
 
 from helpers.reader_files import write_vocabulary
 from helpers.subword_files import CORPUS, write_byte_level, write_unigram_json
+from helpers.tiny import sizes
 
-SIZES = {
-    **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
-    **{"max_position_embeddings": 66, "initializer_range": 0.3},
-}
-MODERN = {
-    **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24},
-    **{"pad_token_id": 0, "bos_token_id": 2, "cls_token_id": 2, "sep_token_id": 3, "eos_token_id": 3},
-}
+SIZES = sizes(16, 2, 2, intermediate_size=32, max_position_embeddings=66, initializer_range=0.3)
+IDS = {"pad_token_id": 0, "bos_token_id": 2, "cls_token_id": 2, "sep_token_id": 3, "eos_token_id": 3}
+MODERN = sizes(16, 2, 2, intermediate_size=24, **IDS)
 
 
 def _edit(file: Path, **values: Any) -> None:

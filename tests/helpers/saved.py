@@ -18,10 +18,7 @@ from palm.predict.inference import InferenceModel
 from palm.reader import ClassifyReader
 from palm.train.checkpoint import save_checkpoint
 
-SIZES = {
-    **{"hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 4},
-    **{"max_position_embeddings": 8, "type_vocab_size": 1},
-}
+SIZES = tiny.sizes(4, 1, 1, intermediate_size=4, max_position_embeddings=8, type_vocab_size=1)
 
 
 def model(folder: Path, **classes: Any) -> Path:

@@ -29,6 +29,12 @@ BACKBONE = {
 }
 
 
+def sizes(hidden_size: int, num_hidden_layers: int, num_attention_heads: int, **more: Any) -> dict[str, Any]:
+    """The sizes of another encoder, as a configuration has them."""
+    first = {"hidden_size": hidden_size, "num_hidden_layers": num_hidden_layers}
+    return {**first, "num_attention_heads": num_attention_heads, **more}
+
+
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 """Sizes of an encoder without dropout, whose draws differ between devices and kinds of steps."""
 

@@ -18,10 +18,7 @@ from palm.predict.inference import InferenceModel, JointModel
 from palm.reader import READERS
 
 WIDTH = 16
-SIZES: dict[str, Any] = {
-    **{"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
-    **{"vocab_size": 40, "max_position_embeddings": 24, "type_vocab_size": 2},
-}
+SIZES = tiny.sizes(WIDTH, 2, 2, intermediate_size=32, vocab_size=40, max_position_embeddings=24)
 TEXTS = [tiny.COLOURS[k % 4] + " door" + " the old boat is grey" * (k % 3) for k in range(40)]
 
 

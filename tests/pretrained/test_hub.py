@@ -27,8 +27,7 @@ from palm.pretrained import from_ours, pretrained_directory
 
 MODEL = "someone/tiny-bert"
 EXACT = f"{MODEL}@{hub.COMMIT}"
-SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
-SIZES |= {"vocab_size": 40, "max_position_embeddings": 64}
+SIZES = tiny.sizes(8, 2, 2, intermediate_size=16, vocab_size=40, max_position_embeddings=64)
 
 
 def encoder(seed: int = 3) -> BERT:

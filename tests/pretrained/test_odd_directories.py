@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import palm
+from helpers import tiny
 from helpers.messages import raises
 from helpers.reader_files import write_vocabulary
 from palm.backbone import BERT
@@ -21,10 +22,7 @@ from palm.pretrained import from_ours, load_backbone, load_pretrain
 from palm.pretrained.peft import read_adapters
 from palm.reader.tokenizer import SPECIAL_TOKENS, load_tokenizer
 
-SIZES: dict[str, Any] = {
-    **{"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16},
-    **{"vocab_size": 120, "max_position_embeddings": 16},
-}
+SIZES = tiny.sizes(8, 1, 2, intermediate_size=16, vocab_size=120, max_position_embeddings=16)
 
 
 @pytest.fixture

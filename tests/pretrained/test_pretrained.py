@@ -23,6 +23,7 @@ from helpers.components import encoder_inputs
 from helpers.equal import differing
 from helpers.golden_forward import FOLDER, arrays, backbone_of, batch_of, sampled
 from helpers.shared import RECORDED_0, minilm, needs_shared
+from helpers.tiny import sizes
 from palm.backbone import BERT, ERNIE, Backbone
 from palm.compat.paddle_files import read_variables
 from palm.core.errors import ConfigError, PalmError, StorageError
@@ -40,14 +41,7 @@ def tiny(**settings: Any) -> BERT:
     return BERT(**{**SIZES, **settings})
 
 
-SIZES = {
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "vocab_size": 20,
-    "max_position_embeddings": 10,
-    "intermediate_size": 12,
-}
+SIZES = sizes(8, 2, 2, vocab_size=20, max_position_embeddings=10, intermediate_size=12)
 
 
 def hugging_face(folder: Path, backbone: Backbone, prefix: str = "", **config: object) -> Path:

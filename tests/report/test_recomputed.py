@@ -6,6 +6,7 @@ At least 110 in all: 50 of one classifier, 16 of another, and every score of eve
 from __future__ import annotations
 
 import csv
+import html
 import json
 import math
 import re
@@ -20,6 +21,8 @@ import pytest
 
 import palm
 from palm.cli.starter.project import KINDS, write_project
+from palm.report.analysis import Analysis, analyses_of
+from palm.report.page import page as page_of
 from palm.report.run import read_run
 from palm.train.task_model import encoded
 
@@ -66,8 +69,9 @@ class Page:
     """The page of a run of all kinds of tasks, and what it was made of."""
 
     def __init__(self, folder: Path) -> None:
-        self.text = palm.write_report(folder).read_text(encoding="utf-8")
         self.run = read_run(folder)
+        self.analyses = analyses_of(self.run)
+        self.text = page_of(self.run, self.analyses)
         self.results: dict[str, dict[str, list[str]]] = {}
         task = ""
         for row in Tables(self.text).tables["results"][1:]:
@@ -338,6 +342,10 @@ SCORES: dict[str, Callable[[list[Any], list[Any]], Scores]] = {
 
 @pytest.mark.parametrize("task", KINDS)
 def test_every_score_of_every_kind_is_that_of_its_definition(page: Page, task: str) -> None:
+    analysis = page.analyses[task]
+    assert isinstance(analysis, Analysis), analysis
+    assert analysis.data["examples"] == len(page.rows(task))
+    assert analysis.hardest[0].place in html.unescape(page.part(task))
     expected = SCORES[task](page.rows(task), page.records(task))
     (said,) = re.findall(r"dev examples:(.*?)(?:;|, with)", page.part(task), re.DOTALL)
     shown = dict(re.findall(r"(\w+) ([\d.]+)", re.sub(r"\(.*?\)", "", said)))

@@ -213,7 +213,7 @@ def test_retrieval_ranks_all_texts_for_every_query(seed: int) -> None:
     assert metric.compute() == pytest.approx(expected, abs=1e-6)
 
 
-def encoded_rowsof(task: str, number: int, seed: int) -> list[dict[str, Any]]:
+def rows_of(task: str, number: int, seed: int) -> list[dict[str, Any]]:
     """Rows about coloured things that can be learned."""
     rng = random.Random(seed)
     rows = []
@@ -241,29 +241,27 @@ def encoded_rowsof(task: str, number: int, seed: int) -> list[dict[str, Any]]:
 EXPECTED = {"multiple_choice": ("accuracy", 0.6), "ranking": ("mrr", 0.75), "embedding": ("mrr", 0.4)}
 
 
-@pytest.mark.parametrize("task", EXPECTED)
-def test_yaml_trains_it_and_its_model_predicts(folder: Path, task: str) -> None:
-    files = {}
-    for name, (number, seed) in {"train_file": (96, 1), "dev_file": (30, 2), "pred_file": (5, 3)}.items():
-        lines = [json.dumps(row) for row in encoded_rowsof(task, number, seed)]
-        files[name] = str(write_text(folder, f"{name}.jsonl", "\n".join(lines) + "\n"))
-    settings = tiny.config(
-        folder, "cls", batch_size=8, num_epochs=20, learning_rate=2e-3, eval_every_epoch=False
-    )
-    tasks = {task: {"reader": task, "paradigm": task, **files}}
-    palm.Controller(settings | {"task_instance": [task], "tasks": tasks, "pooling": "mean"}, argv=[]).train()
-    model = palm.load_model(folder / "out" / task / "best_model", precision="fp32")
-    scores = model.evaluate(files["dev_file"])
-    name, least = EXPECTED[task]
-    assert scores[name] >= least
-    assert model.trained["scores"] == pytest.approx(scores, abs=1e-6)
-    table = model.predict_file(files["pred_file"], folder / "out.jsonl")
-    texts = [
-        {name: cell for name, cell in row.items() if name != "label"} for row in encoded_rowsof(task, 5, 3)
-    ]
-    for alone, row in zip(model.predict(texts), table, strict=True):
-        field = {"multiple_choice": "label", "ranking": "ranking", "embedding": "embedding"}[task]
-        assert alone[field] == pytest.approx(row.get(f"predicted_{field}", row.get(field)), abs=1e-5)
-    found = analyses_of(read_run(folder / "out"))[task]
-    assert not isinstance(found, str), found
-    assert found.hardest
+def test_one_run_trains_them_and_their_models_predict(folder: Path) -> None:
+    tasks: dict[str, dict[str, str]] = {}
+    for task in EXPECTED:
+        tasks[task] = {"reader": task, "paradigm": task}
+        for name, (number, seed) in {"train_file": (96, 1), "dev_file": (30, 2), "pred_file": (5, 3)}.items():
+            lines = [json.dumps(row) for row in rows_of(task, number, seed)]
+            tasks[task][name] = str(write_text(folder, f"{task}_{name}.jsonl", "\n".join(lines) + "\n"))
+    settings = {"batch_size": 8, "num_epochs": 20, "learning_rate": 4e-3, "eval_every_epoch": False}
+    settings |= {"tasks_per_step": "all", "pooling": "mean", "num_hidden_layers": 1}
+    config = tiny.config(folder, "cls", **settings)
+    palm.Controller(config | {"task_instance": [*tasks], "tasks": tasks}, argv=[]).train()
+    found = analyses_of(read_run(folder / "out"))
+    for task, (name, least) in EXPECTED.items():
+        model = palm.load_model(folder / "out" / task / "best_model", precision="fp32")
+        scores = model.evaluate(tasks[task]["dev_file"])
+        assert scores[name] >= least
+        assert model.trained["scores"] == pytest.approx(scores, abs=1e-6)
+        table = model.predict_file(tasks[task]["pred_file"], folder / f"{task}.jsonl")
+        field = {"multiple_choice": "label"}.get(task, task)
+        texts = [{key: cell for key, cell in row.items() if key != "label"} for row in rows_of(task, 5, 3)]
+        for alone, row in zip(model.predict(texts), table, strict=True):
+            assert alone[field] == pytest.approx(row.get(f"predicted_{field}", row.get(field)), abs=1e-5)
+        assert not isinstance(found[task], str), found[task]
+        assert found[task].hardest

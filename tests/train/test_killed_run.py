@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import palm
-from helpers.callbacks import Killer, configuration
+from helpers.callbacks import at_step, configuration
 from palm.train.callbacks import Event
 from palm.train.loop import Step
 
@@ -39,8 +39,8 @@ def train(folder: Path, killed: bool = False) -> None:
     """Train with dropout, masking and averages of the weights, so that every kind of state counts."""
     settings: dict[str, Any] = {"use_ema": True, "ema_decay": 0.9, "resume": "auto", "overwrite": False}
     config = configuration(folder, **settings)
-    callbacks: list[Any] = [Losses(folder / "losses.jsonl"), *([Killer(KILLED_AFTER)] if killed else [])]
-    palm.Controller(config, argv=[]).train(callbacks)
+    ends = [at_step(KILLED_AFTER, signal.SIGKILL)] if killed else []
+    palm.Controller(config, argv=[]).train([Losses(folder / "losses.jsonl"), *ends])
 
 
 def test_a_killed_run_resumes_bit_identically(tmp_path: Path, loaded_python: list[str]) -> None:

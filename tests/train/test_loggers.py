@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from helpers.callbacks import controller, timeless
+from helpers.callbacks import at_step, controller, timeless
 from palm.core.errors import ConfigError, StorageError
-from palm.train.callbacks import Ended, Event, Started
+from palm.train.callbacks import Ended, Started
 from palm.train.loggers import LOGGERS, Logger, TensorBoard, Wandb, logger_problems
-from palm.train.loop import Step
 
 
 def needs(package: str) -> pytest.MarkDecorator:
@@ -80,24 +79,13 @@ def test_a_disk_that_is_full_for_a_logger_is_named(tmp_path: Path) -> None:
         controller(tmp_path).train(callbacks=[logger])
 
 
-class Breaks:
-    """A callback that fails at a step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Step) and event.number == self.step:
-            raise RuntimeError("broken")
-
-
 @needs("tensorboard")
 def test_a_resumed_run_continues_with_its_curves(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     loggers = ["tensorboard"]
     with pytest.raises(RuntimeError, match="broken"):
-        controller(tmp_path, loggers=loggers).train(callbacks=[Breaks(27)])
+        controller(tmp_path, loggers=loggers).train(callbacks=[at_step(27, RuntimeError("broken"))])
     controller(tmp_path, loggers=loggers, resume="auto").train()
     found = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
     found.Reload()

@@ -55,10 +55,9 @@ from palm.train.task_model import Losses, encoded, mean_loss
 pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
 
-SIZES = {
-    **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24},
-    **{"vocab_size": 40, "max_position_embeddings": 40, "initializer_range": 0.3},
-}
+SIZES = tiny.sizes(
+    *(16, 1, 2), intermediate_size=24, vocab_size=40, max_position_embeddings=40, initializer_range=0.3
+)
 
 ENDINGS = {"mrc": "json"} | dict.fromkeys(
     ("embedding", "multiple_choice", "ranking", "relation", "span"), "jsonl"
