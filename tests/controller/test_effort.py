@@ -108,6 +108,21 @@ def test_heads_of_several_tasks_have_a_higher_rate_unless_a_rate_is_given(tmp_pa
     assert alone.tasks[0].settings.head_learning_rate is None
 
 
+@pytest.mark.parametrize(
+    ("facts", "rate"),
+    [
+        (RunFacts(300, 64), 8.7e-3),
+        (RunFacts(300, 65), None),  # not measured, up to 384, where it did not help
+        (RunFacts(300, 64, is_pretrained=False), None),
+        (RunFacts(300, 384, tasks=2), 2e-3),
+    ],
+)
+def test_the_head_of_one_task_has_a_higher_rate_on_the_encoder_of_a_new_project(
+    facts: RunFacts, rate: float | None
+) -> None:
+    assert choose_settings("normal", facts).get("head_learning_rate", (None,))[0] == rate
+
+
 def test_the_rows_are_those_that_are_chosen_to_train_on(tmp_path: Path) -> None:
     config = given(tmp_path, "cls", "match", target_tag=[0, 1])
     config["tasks"]["match"]["sample"] = 10
