@@ -82,10 +82,8 @@ class Backbone(Component, nn.Module):
         Raises:
             ConfigError: if this is not supported.
         """
-        raise self._unsupported("activation_checkpointing")
-
-    def _unsupported(self, setting: str) -> ConfigError:
-        return ConfigError(about(setting, f": not supported by {type(self).__name__}; leave it out"))
+        problem = f": not supported by {type(self).__name__}; leave it out"
+        raise ConfigError(about("activation_checkpointing", problem))
 
 
 BACKBONES: Registry[type[Backbone]] = Registry("backbone", Backbone)

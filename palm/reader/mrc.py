@@ -18,7 +18,7 @@ from palm.core.errors import DataError, shortened
 from palm.core.saved import NO_LABEL, Tensors
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Predictions, Record, write_answers
-from palm.reader.rows import ONE_PER_ROW, SEQUENCE_ATTR, BadRow, Column, Ints, Rows, TextFacts
+from palm.reader.rows import ONE_PER_ROW, SEQUENCE_ATTR, BadRow, Column, Ints, Rows
 from palm.reader.squad import AnswerPart, SquadQuestion, answerable, question_of
 from palm.reader.tables.columns import TableRow, cut, is_missing
 from palm.reader.tables.files import TableFormat, files_of, format_of, table_of
@@ -247,7 +247,12 @@ class MRCReader(TokenizingReader):
         contexts = list(dict.fromkeys(example.context for example in examples))
         documents = dict(zip(contexts, self.tokenizer.encode_with_offsets(contexts), strict=True))
         if self.facts is not None:
-            self._count(self.facts, examples, queries, documents)
+            self.facts.add_texts(self.tokenizer, [each.question for each in examples], queries)
+            ids = [each.ids.tolist() for each in documents.values()]
+            self.facts.add_texts(self.tokenizer, contexts, ids)
+            num_cut = sum(len(query) > self.max_query_len for query in queries)
+            setting = f"max_query_len (now {self.max_query_len})"
+            self.facts.add_cut("questions", num_cut, len(queries), setting)
         found: list[dict[str, Any]] = []
         left_out = []
         for index, example in enumerate(examples):
@@ -258,26 +263,20 @@ class MRCReader(TokenizingReader):
                 self.refuse([error])
                 continue
             query = queries[index][: self.max_query_len]
-            windows = windows_of(len(document), self._room(query), self.doc_stride)
+            room = self.max_seq_len - len(query) - self.num_special
+            windows = windows_of(len(document), room, self.doc_stride)
             if answer is not None and self.remove_noanswer and not example.is_scored:
                 windows = [window for window in windows if _contains(window, answer)]
             found += [{"example": index, **self._row(query, document, each, answer)} for each in windows]
             if not windows:
                 left_out.append(example.id)
         if left_out:
-            self._warn_of_left_out(left_out, len(examples))
+            self.warn_once(
+                f"{len(left_out)} of {len(examples)} questions are left out of training, because no window "
+                f"contains their whole answer: {', '.join(shortened([*map(repr, left_out)], SHOWN_IDS))}; "
+                "raise max_seq_len or lower doc_stride"
+            )
         return _encoded(found, (*_SCALARS, *_POSITIONS) if with_targets else _SCALARS)
-
-    def _warn_of_left_out(self, ids: Sequence[str], total: int) -> None:
-        self.warn_once(
-            f"{len(ids)} of {total} questions are left out of training, because no window contains their "
-            f"whole answer: {', '.join(shortened([*map(repr, ids)], SHOWN_IDS))}; "
-            "raise max_seq_len or lower doc_stride"
-        )
-
-    def _room(self, query: Sequence[int]) -> int:
-        """The number of tokens of a context that fit into a row with this question."""
-        return self.max_seq_len - len(query) - self.num_special
 
     def _row(self, query: list[int], document: Tokens, window: range, answer: range | None) -> dict[str, Any]:
         tokens = slice(window.start, window.stop)
@@ -326,19 +325,6 @@ class MRCReader(TokenizingReader):
 
     def write(self, records: Iterable[Record], directory: Path) -> Predictions:
         return write_answers(records, directory)
-
-    def _count(
-        self,
-        facts: TextFacts,
-        examples: Sequence[SquadQuestion],
-        queries: Sequence[list[int]],
-        documents: Mapping[str, Tokens],
-    ) -> None:
-        """Add these questions and contexts to the facts."""
-        facts.add_texts(self.tokenizer, [example.question for example in examples], queries)
-        facts.add_texts(self.tokenizer, list(documents), [each.ids.tolist() for each in documents.values()])
-        cut = sum(len(query) > self.max_query_len for query in queries)
-        facts.add_cut("questions", cut, len(queries), f"max_query_len (now {self.max_query_len})")
 
 
 def _encoded(rows: Sequence[Mapping[str, Any]], scalars: Sequence[str]) -> Rows:

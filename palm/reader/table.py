@@ -17,7 +17,7 @@ from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.labels import Label, Labels, RealLabels, check_labelled, is_list, labels_of, list_in
 from palm.reader.predictions import Record
-from palm.reader.rows import Column, Rows, TextFacts, grouped, sequences_in
+from palm.reader.rows import Column, Rows, grouped, sequences_in
 from palm.reader.tables.columns import TableRow, cell_text, cut, is_missing
 from palm.reader.tokenizing import TokenizingReader
 
@@ -120,36 +120,20 @@ class TextReader(TokenizingReader):
         pairs = [k for k, example in enumerate(examples) if example.text_b is not None]
         texts = self.tokenizer.encode([examples[k].text_b or "" for k in pairs], most)
         seconds = dict(zip(pairs, texts, strict=True))
-        rows = [
-            self.tokenizer.sequence(first, seconds.get(k), self.max_seq_len) for k, first in enumerate(firsts)
-        ]
+        rows = [self.tokenizer.sequence(first, seconds.get(k), most) for k, first in enumerate(firsts)]
         if self.facts is not None:
-            self._count(self.facts, examples, firsts, seconds)
+            read = [example.text_a for example in examples] + [examples[k].text_b or "" for k in pairs]
+            self.facts.add_texts(self.tokenizer, read, [*firsts, *texts])
+            num_cut = sum(is_cut for _, _, is_cut in rows)
+            self.facts.add_cut("rows", num_cut, len(examples), f"max_seq_len (now {most})")
         columns = {
-            "token_ids": Column.ragged([ids for ids, _ in rows]),
-            "first_segment": Column.scalar([first_segment for _, first_segment in rows]),
+            "token_ids": Column.ragged([ids for ids, _, _ in rows]),
+            "first_segment": Column.scalar([first_segment for _, first_segment, _ in rows]),
             "example": Column.scalar(range(len(examples))),
         }
         if with_targets and self.labels is not None:
             columns[self.labels.target] = self.label_column([_label(example) for example in examples])
         return Rows(columns)
-
-    def _count(
-        self,
-        facts: TextFacts,
-        examples: Sequence[TextExample],
-        firsts: Sequence[list[int]],
-        seconds: Mapping[int, list[int]],
-    ) -> None:
-        """Add these texts to the facts."""
-        texts = [example.text_a for example in examples] + [examples[k].text_b or "" for k in seconds]
-        facts.add_texts(self.tokenizer, texts, [*firsts, *seconds.values()])
-        special = 2 + self.tokenizer.separators
-        cut = sum(
-            len(first) + (special + len(seconds[k]) if k in seconds else 2) > self.max_seq_len
-            for k, first in enumerate(firsts)
-        )
-        facts.add_cut("rows", cut, len(examples), f"max_seq_len (now {self.max_seq_len})")
 
     def record(self, example: TextExample, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:
         record = super().record(example, rows, places, decoded)

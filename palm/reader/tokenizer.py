@@ -153,7 +153,8 @@ class Files:
     def _check_class(self) -> None:
         kind = str(self.settings.get("tokenizer_class") or "").removesuffix("Fast").removesuffix("Tokenizer")
         known = CLASSES["vocab.json" if self.is_json else "vocab.txt"].split()
-        wrong = [f"{name}: {self.settings[name]!r}" for name in COMPUTED_AS if self._differs(name)]
+        given = {name: self.settings.get(name) for name in COMPUTED_AS}
+        wrong = [f"{name}: {v!r}" for name, v in given.items() if v not in (None, COMPUTED_AS[name])]
         if kind not in (*known, *_ANY_CLASS):
             wrong.append(f"tokenizer_class: {self.settings['tokenizer_class']!r}")
         if wrong:
@@ -161,9 +162,6 @@ class Files:
                 f"{self.path.with_name(SETTINGS)}: palm does not compute {' and '.join(wrong)} from "
                 f"{self.path.name}; use a tokenizer.json, which AutoTokenizer.save_pretrained writes"
             )
-
-    def _differs(self, name: str) -> bool:
-        return self.settings.get(name) not in (None, COMPUTED_AS[name])
 
 
 def _content(token: Any) -> Any:
@@ -460,17 +458,19 @@ class Tokenizer:
         second = [] if b is None else [*self.between, *b]
         return [self.cls_id, *a, *second, self.sep_id]
 
-    def sequence(self, a: Sequence[int], b: Sequence[int] | None, most: int) -> tuple[list[int], int]:
-        """The row cut to `most` tokens, and the number of tokens in segment 0, separators included.
+    def sequence(self, a: Sequence[int], b: Sequence[int] | None, most: int) -> tuple[list[int], int, bool]:
+        """The row cut to `most` tokens, the number of tokens in segment 0, separators included, and whether
+        any token was cut.
 
         A single text is cut at its end. Of two texts, the longer one (the second on ties) loses its last
         token until both fit.
         """
         if b is None:
             ids = self.row(a[: most - 2])
-            return ids, len(ids)
+            return ids, len(ids), len(a) > most - 2
         keep_a, keep_b = fitting_lengths(len(a), len(b), most - 2 - self.separators)
-        return self.row(a[:keep_a], b[:keep_b]), keep_a + 1 + self.separators
+        is_cut = keep_a + keep_b < len(a) + len(b)
+        return self.row(a[:keep_a], b[:keep_b]), keep_a + 1 + self.separators, is_cut
 
     def to_library(self) -> tokenizers.Tokenizer:
         """A copy as a tokenizer of the library `tokenizers`, which finds special tokens in texts."""
