@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice
 from pathlib import Path
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,12 +29,11 @@ from palm.core.layers import WeightCache
 from palm.core.logging import printable
 from palm.core.saved import Tensors, tensor_digests
 from palm.metrics import metric_problems
-from palm.predict.log import COMPUTED, PredictionLog, Shard, Write, records_of_shard
+from palm.predict.log import COMPUTED, Output, PredictionLog
 from palm.predict.onnx import OnnxEngine
 from palm.reader import Predictions, Reader, Record, Rows
 from palm.reader.predictions import (
     PREDICTION_FILES,
-    SavedRecords,
     check_output_name,
     is_table_name,
     write_table,
@@ -43,24 +42,6 @@ from palm.reader.rows import Column, TextFacts
 from palm.reader.tables.files import data_checksum, sources_of
 from palm.train import task_model
 from palm.train.task_model import Chunk, Prediction, TaskModel, Work, encoded, shared_outputs
-
-
-class Output(NamedTuple):
-    """The predictions of a file.
-
-    Args:
-        file: the data file.
-        folder: the folder of the predictions.
-        table: the name of their table in it; "" for the files of the reader.
-        about: returns all that they depend on (see `PredictionLog`).
-        write: writes all records.
-    """
-
-    file: Path
-    folder: Path
-    table: str
-    about: Callable[[], Mapping[str, Any]]
-    write: Write
 
 
 class InferenceModel(TaskModel):
@@ -308,24 +289,21 @@ class JointModel:
             shard: as for `InferenceModel.predict_file`.
         """
         outs = {task: self.tasks[task].output_of(*places) for task, places in files.items()}
-        size = task_model.CHUNK_EXAMPLES
-        parts = {task: None if shard is None else Shard.of(shard, out.table) for task, out in outs.items()}
-        part = next(iter(parts.values()))
-        if part is not None and not part.number:
-            return broadcast(lambda: {t: _merged(outs[t], own, size) for t, own in parts.items()})
-        start, step = (0, 1) if part is None else (part.number - 1, part.count)
-        logs = {task: PredictionLog(out.folder, out.about, size, parts[task]) for task, out in outs.items()}
+        logs = {task: PredictionLog(out, task_model.CHUNK_EXAMPLES, shard) for task, out in outs.items()}
+        if not next(iter(logs.values())).number:
+            return broadcast(lambda: {task: log.merge() for task, log in logs.items()})
         if resume and is_main_process():
             for log in logs.values():
                 log.resume()
         # Only the first rank has the logs, but all ranks skip their examples.
         done = broadcast(lambda: {task: log.num_records for task, log in logs.items()})
         work = {}
-        for task, out in outs.items():
+        for task, log in logs.items():
             reader = self.tasks[task].reader
-            first = start * size + done[task] * step
-            examples = islice(reader.read(out.file, with_targets=False), first, None)
-            work[task] = self.tasks[task].work(encoded(reader, examples, first, step=step), together=True)
+            first = (log.number - 1) * log.size + done[task] * log.count
+            examples = islice(reader.read(log.out.file, with_targets=False), first, None)
+            chunks = encoded(reader, examples, first, step=log.count)
+            work[task] = self.tasks[task].work(chunks, together=True)
         with report_missing_ranks("while predicting"), ExitStack() as stack:
             for log in logs.values() if is_main_process() else ():
                 stack.enter_context(log)
@@ -336,8 +314,7 @@ class JointModel:
                 if predictions:
                     logs[task].append([each.record for each in predictions])
                     bar.update(len(predictions))
-            is_whole = part is None
-            return broadcast(lambda: {t: _finished(out, logs[t], is_whole) for t, out in outs.items()})
+            return broadcast(lambda: {task: log.finish() for task, log in logs.items()})
 
     def predict_table(
         self, path: str | Path, table: str | Path, *, resume: bool = False, shard: str | None = None
@@ -504,20 +481,6 @@ class JointModel:
                 raise DataError(f"task {task!r}: {error}") from None
             examples[task] = parsed[kind]
         return examples
-
-
-def _merged(out: Output, shard: Shard | None, size: int) -> Predictions:
-    """Write the predictions of a file from its shards."""
-    assert shard is not None
-    return shard.merge(out.folder, out.about(), size, out.write)
-
-
-def _finished(out: Output, log: PredictionLog, is_whole: bool) -> Predictions:
-    """Write the predictions of a file, or end the log of its shard."""
-    if is_whole:
-        return out.write(log.records())
-    log.append([None])
-    return SavedRecords(log.path, log.num_records - 1, records_of_shard)
 
 
 def _named(task: str, row: Record, given: Collection[str]) -> Iterator[tuple[str, Any]]:

@@ -6,22 +6,19 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from functools import cache
 from itertools import cycle, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from palm.core.errors import ConfigError, DataError, StorageError
 from palm.core.io import locked, wrap_write_errors
 from palm.core.logging import logger
 from palm.reader import Record
-from palm.reader.predictions import Predictions, read_records
-
-Write = Callable[[Iterable[Record]], Predictions]
-"""Consumes the records of a file, in order."""
+from palm.reader.predictions import Predictions, SavedRecords, read_records
 
 END = b"null\n"
-"""The last line of a finished shard."""
+"""The last line of a finished log."""
 
 PREDICTION_LOG = ".predictions.resume"
 
@@ -29,69 +26,39 @@ COMPUTED = "precision"
 """What predictions depend on, but not their merging, which may take place on another kind of device."""
 
 
-@dataclass(frozen=True)
-class Shard:
-    """A part of a prediction: every `count`-th chunk of examples, beginning with chunk `number` - 1.
-
-    So a shard needs no count of the examples, and a file that is sorted by length has shards of equal work.
+class Output(NamedTuple):
+    """The predictions of a file.
 
     Args:
-        number: from 1 to `count`; 0 to merge all of them.
-        count: the number of shards.
-        table: the file name of the predictions, if they are a table.
+        file: the data file.
+        folder: the folder of the predictions.
+        table: the name of their table in it; "" for the files of the reader.
+        about: returns all that they depend on, JSON-ready: name in messages -> value.
+        write: consumes all records, in order.
     """
 
-    number: int
-    count: int
+    file: Path
+    folder: Path
     table: str
+    about: Callable[[], Mapping[str, Any]]
+    write: Callable[[Iterable[Record]], Predictions]
 
-    @classmethod
-    def of(cls, text: str, table: str) -> Shard:
-        """Parse `K/N` or `merge/N`.
 
-        Raises:
-            ConfigError: the text has another form.
-        """
-        found = re.fullmatch(r"(merge|[1-9]\d{0,5})/([1-9]\d{0,5})", str(text))
-        if found is None or (found[1] != "merge" and int(found[1]) > int(found[2])):
-            raise ConfigError(
-                "shard should be K/N, part K of N from 1/N to N/N, or merge/N to put all parts together, "
-                f"not {text!r}"
-            )
-        return cls(0 if found[1] == "merge" else int(found[1]), int(found[2]), table)
+def _part_of(shard: str | None) -> tuple[int, int]:
+    """Parse `K/N` or `merge/N`, which is (0, N); None is (1, 1).
 
-    def log_name(self, number: int | None = None) -> str:
-        """Return the name of the log of a shard; by default, of this one."""
-        table = f"{self.table}." if self.table else ""
-        return f".predictions.{table}{number or self.number}-of-{self.count}.resume"
-
-    def merge(self, directory: Path, about: Mapping[str, Any], size: int, write: Write) -> Predictions:
-        """Write the records of all shards in the order of the file, and remove the shards.
-
-        Args:
-            directory: the output directory of the predictions.
-            about: what the predictions depend on, see `PredictionLog`.
-            size: number of records in a chunk.
-            write: writes the records.
-
-        Raises:
-            StorageError: a shard is missing, damaged, or differs in what predictions depend on.
-        """
-        paths = [directory / self.log_name(number) for number in range(1, self.count + 1)]
-        if missing := [f"{k}" for k, path in enumerate(paths, start=1) if not _is_finished(path)]:
-            raise StorageError(
-                f"{directory}: of {self.count} shards, these are not finished: {', '.join(missing)}; "
-                f"predict each with --shard K/{self.count} (--resume continues it), then merge again"
-            )
-        shards = [read_records(path) for path in paths]
-        first, *_ = heads = [next(shard) for shard in shards]
-        for path, head in zip(paths, heads, strict=True):
-            if changed := _changed(head, {**about, COMPUTED: first[COMPUTED]}):
-                raise StorageError(f"{path}: this shard differs in {', '.join(changed)}; predict it again")
-        written = write(_interleaved(shards, size, directory))
-        for path in paths:
-            path.unlink()
-        return written
+    Raises:
+        ConfigError: the text has another form.
+    """
+    if shard is None:
+        return 1, 1
+    found = re.fullmatch(r"(merge|[1-9]\d{0,5})/([1-9]\d{0,5})", str(shard))
+    if found is None or (found[1] != "merge" and int(found[1]) > int(found[2])):
+        raise ConfigError(
+            "shard should be K/N, part K of N from 1/N to N/N, or merge/N to put all parts together, "
+            f"not {shard!r}"
+        )
+    return 0 if found[1] == "merge" else int(found[1]), int(found[2])
 
 
 def _is_finished(shard: Path) -> bool:
@@ -102,7 +69,7 @@ def _is_finished(shard: Path) -> bool:
         return file.read() == END
 
 
-def records_of_shard(shard: Path) -> Iterator[Record]:
+def _records_of(shard: Path) -> Iterator[Record]:
     """Yield the records of a finished shard."""
     return (record for record in islice(read_records(shard), 1, None) if record is not None)
 
@@ -127,25 +94,66 @@ class PredictionLog:
     """A file with one finished record per line, after a line with all that the records depend on.
 
     Records are appended in chunks, because the rows of a chunk are sorted into batches: a resumed prediction
-    begins at a chunk.
+    begins at a chunk. One of N shards has every N-th chunk, so that it needs no count of the examples, and
+    shards of a file that is sorted by length have equal work.
 
     Args:
-        directory: the output directory of the predictions.
-        about: returns everything that the predictions depend on, JSON-ready: name in messages -> value.
+        out: the predictions.
         size: number of records in a chunk.
-        shard: the part of a file that is predicted; its log is its result, and ends with the line `null`.
+        shard: as for `InferenceModel.predict_file`.
+
+    Attributes:
+        number: of the shard, from 1 to `count`; 0 to merge all of them.
+        count: the number of shards.
+        num_records: number of records in the log.
+
+    Raises:
+        ConfigError: `shard` has another form.
     """
 
-    def __init__(
-        self, directory: Path, about: Callable[[], Mapping[str, Any]], size: int, shard: Shard | None = None
-    ) -> None:
-        self.path = directory / (PREDICTION_LOG if shard is None else shard.log_name())
-        self.is_kept = shard is not None
+    def __init__(self, out: Output, size: int, shard: str | None = None) -> None:
+        self.out = out
         self.size = size
+        self.number, self.count = _part_of(shard)
         self.num_records = 0
-        self._about = about
+        self._is_whole = shard is None
+        self.path = self._path_of(self.number)
+        self._about = cache(out.about)
         self._file: IO[bytes] | None = None
         self._lock = ExitStack()
+
+    def _path_of(self, number: int) -> Path:
+        table = f"{self.out.table}." if self.out.table else ""
+        name = f".predictions.{table}{number}-of-{self.count}.resume"
+        return self.out.folder / (PREDICTION_LOG if self._is_whole else name)
+
+    def merge(self) -> Predictions:
+        """Write the records of all shards in the order of the file, and remove the shards.
+
+        Raises:
+            StorageError: a shard is missing, damaged, or differs in what predictions depend on.
+        """
+        folder = self.out.folder
+        paths = [self._path_of(number) for number in range(1, self.count + 1)]
+        if missing := [f"{k}" for k, path in enumerate(paths, start=1) if not _is_finished(path)]:
+            raise StorageError(
+                f"{folder}: of {self.count} shards, these are not finished: {', '.join(missing)}; "
+                f"predict each with --shard K/{self.count} (--resume continues it), then merge again"
+            )
+        shards = [read_records(path) for path in paths]
+        first, *_ = heads = [next(shard) for shard in shards]
+        for path, head in zip(paths, heads, strict=True):
+            if changed := _changed(head, {**self._about(), COMPUTED: first[COMPUTED]}):
+                raise StorageError(f"{path}: this shard differs in {', '.join(changed)}; predict it again")
+        written = self.out.write(_interleaved(shards, self.size, folder))
+        for path in paths:
+            path.unlink()
+        return written
+
+    def finish(self) -> Predictions:
+        """End the log, and write the predictions if it has all of them."""
+        self._write([END])
+        return self.merge() if self._is_whole else SavedRecords(self.path, self.num_records, _records_of)
 
     def resume(self) -> None:
         """Count the complete chunks of a stopped prediction, if there is one; its records are kept.
@@ -166,18 +174,17 @@ class PredictionLog:
         self.num_records = sum(line is not None for line in lines) // self.size * self.size
         logger.info("%s: resuming after %d examples", self.path.parent, self.num_records)
 
-    def records(self) -> Iterator[Record]:
-        """Yield the records of the log."""
-        return islice(self._lines(), 1, 1 + self.num_records) if self.num_records else iter(())
-
-    def append(self, records: Sequence[Any]) -> None:
+    def append(self, records: Sequence[Record]) -> None:
         """Log the records of a whole chunk, or of the last one."""
+        self._write(map(_line, records))
+        self.num_records += len(records)
+
+    def _write(self, lines: Iterable[bytes]) -> None:
         with wrap_write_errors(self.path):
             if self._file is None:
                 self._file = self._opened()
-            self._file.write(b"".join(map(_line, records)))
+            self._file.write(b"".join(lines))
             self._file.flush()
-        self.num_records += len(records)
 
     def _opened(self) -> IO[bytes]:
         """Open the log after its last complete chunk."""
@@ -202,13 +209,12 @@ class PredictionLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Delete the log after success, and after an error in the data, which must be corrected first."""
+        """Close the log; delete it after an error in the data, which must be corrected first."""
         with self._lock, suppress(OSError):  # a full or read-only disk has been reported already
             if self._file is not None:
                 self._file.close()
             # Without a record of this prediction, the log is that of another one, to another table.
-            is_over = not self.is_kept if kind is None else issubclass(kind, DataError)
-            if self.num_records and is_over:
+            if self.num_records and kind is not None and issubclass(kind, DataError):
                 self.path.unlink()
         if kind is not None and self.num_records and self.path.exists():
             logger.warning(

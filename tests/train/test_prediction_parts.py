@@ -16,7 +16,7 @@ from helpers import tiny
 from helpers.messages import raises
 from palm.core.errors import StorageError
 from palm.predict.inference import InferenceModel, JointModel
-from palm.predict.log import PREDICTION_LOG, PredictionLog
+from palm.predict.log import PREDICTION_LOG, Output, PredictionLog
 from palm.reader.tables.files import data_checksum
 from palm.train import task_model
 
@@ -85,7 +85,7 @@ def test_a_stopped_prediction_continues_byte_by_byte(
 def test_another_model_or_file_cannot_continue_it(trained: Path, tmp_path: Path) -> None:
     model = model_of(trained, "cls")
     about = {**model._about(data_checksum(trained / "cls.tsv", "blake2b")), "model": "another"}
-    PredictionLog(tmp_path, lambda: about, size=1).append([{}])
+    PredictionLog(Output(Path(), tmp_path, "", lambda: about, list), size=1).append([{}])
     with raises(StorageError, " model;"):
         model.predict_file(trained / "cls.tsv", tmp_path, resume=True)
     model.batch_size = 3
@@ -108,7 +108,7 @@ def test_a_second_prediction_into_one_folder_is_refused_while_the_first_lasts(
     trained: Path, tmp_path: Path
 ) -> None:
     model = model_of(trained, "cls")
-    with PredictionLog(tmp_path / "new", dict, size=8):
+    with PredictionLog(Output(Path(), tmp_path / "new", "", dict, list), size=8):
         with raises(StorageError, str(tmp_path / "new")):
             model.predict_file(trained / "cls.tsv", tmp_path / "new")
         assert list(contents(tmp_path / "new")) == []
