@@ -271,45 +271,29 @@ def squad_questions(path: str | Path) -> dict[str, Question]:
     }
 
 
-def squad_scores(predictions: Mapping[str, str], path: str | Path) -> dict[str, float]:
-    """Exact match and F1 of answers to the questions of a SQuAD file, in percent.
-
-    Args:
-        predictions: question id -> answer; a question without one counts as wrong.
-        path: the SQuAD JSON with the true answers; a question may have several.
-
-    Returns:
-        `{"exact_match": …, "f1": …, "total": number of questions}`; see `Squad`.
-    """
-    return _scored(Squad(), predictions, path)
-
-
-def squad2_scores(
-    predictions: Mapping[str, str], path: str | Path, null_odds: Mapping[str, float] | None = None
-) -> dict[str, float]:
-    """Scores of answers to questions that may have no answer; see `Squad2`.
-
-    Args:
-        predictions: question id -> answer, empty for no answer.
-        path: the SQuAD JSON with the true answers.
-        null_odds: question id -> odds that there is no answer, as in `null_odds.json`.
-    """
-    return _scored(Squad2(), predictions, path, null_odds)
-
-
-def cmrc_scores(predictions: Mapping[str, str], path: str | Path) -> dict[str, float]:
-    """Scores of Chinese answers, see `Cmrc`; arguments as in `squad_scores`."""
-    return _scored(Cmrc(), predictions, path)
-
-
-def _scored(
-    metric: Metric,
+def squad_scores(
     predictions: Mapping[str, str],
     path: str | Path,
+    metric: str = "squad",
     null_odds: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
+    """Score answers to the questions of a SQuAD file.
+
+    Args:
+        predictions: question id -> answer, empty for no answer; a question without one counts as wrong.
+        path: the SQuAD JSON with the true answers; a question may have several.
+        metric: `squad`, `squad2` for questions that may have no answer, or `cmrc` for Chinese answers.
+        null_odds: for squad2, question id -> odds that there is no answer, as in `null_odds.json`.
+
+    Returns:
+        The numbers of the metric, and `total`, the number of questions.
+
+    Raises:
+        PalmError: an unknown metric.
+    """
+    counting = METRICS[metric]()
     questions = squad_questions(path)
     for key, question in questions.items():
         answer = {"text": predictions.get(key, ""), "null_odds": (null_odds or {}).get(key)}
-        metric.update(answer, {"answers": question.answers})
-    return metric.compute() | {"total": len(questions)}
+        counting.update(answer, {"answers": question.answers})
+    return counting.compute() | {"total": len(questions)}

@@ -7,25 +7,21 @@ from palm.optimizer.optimizers import (
     OPTIMIZERS,
     AdamW,
     AdamWDL,
-    GradClipType,
     Lamb,
     Optimizer,
     ParameterGroups,
     clip,
     layerwise_lr_decay,
-    trust_ratios,
 )
 
 __all__ = [
     "OPTIMIZERS",
     "AdamW",
     "AdamWDL",
-    "GradClipType",
     "Lamb",
     "Optimizer",
     "ParameterGroups",
     "clip",
     "layerwise_lr_decay",
     "lr_sched",
-    "trust_ratios",
 ]

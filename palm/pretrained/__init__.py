@@ -1,7 +1,6 @@
 """Pretrained weights of Hugging Face, Paddle and palm models."""
 
 from palm.pretrained.directory import (
-    ModelDirectory,
     find_vocabulary,
     read_directory,
     read_weights,
@@ -17,7 +16,6 @@ from palm.pretrained.loading import (
 from palm.pretrained.names import from_ours, to_ours
 
 __all__ = [
-    "ModelDirectory",
     "Report",
     "find_vocabulary",
     "from_ours",

@@ -268,7 +268,7 @@ def test_questions_without_an_answer_score_as_their_prediction_files_do(folder: 
     scores = controller.evaluate("mrc", dev_file=folder / "mrc.json")
     answers = dict(controller.pred("mrc"))
     odds = json.loads((folder / "out" / "mrc" / "null_odds.json").read_text(encoding="utf-8"))
-    by_file = palm.metrics.squad2_scores(answers, folder / "mrc.json", odds)
+    by_file = palm.metrics.squad_scores(answers, folder / "mrc.json", "squad2", odds)
     parts = [f"{part}{name}" for part in ("", "HasAns_", "NoAns_") for name in ("f1", "exact_match")]
     assert {name: scores[name] for name in parts} == {name: by_file[name] for name in parts}
     # Among answers that are not empty there is no less to choose from than among those that were given.
