@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ COMPARISON = "compare.json"
 SWEEP = "sweep.json"
 
 MOST_NAMED = 3
-"""Maximum settings in the name of a run."""
+"""Maximum values of settings in the name of a run."""
 
 MOST_METRICS = 3
 """Number of metrics drawn for a task: its first ones."""
@@ -51,21 +50,17 @@ def page_of_several(folders: Sequence[Path]) -> str:
     if comparison or sweep:
         ways = [way["name"] for way in comparison.get("ways", ())]
         folders = sorted(path.parent for path in folder.glob(f"runs/*/out/{HISTORY_FILE}"))
-        folders.sort(key=lambda path: [name == _way(path.parent.name) for name in ways], reverse=True)
+        folders.sort(
+            key=lambda path: [path.parent.name.startswith(f"{name}-seed") for name in ways], reverse=True
+        )
     runs = [read_run(path) for path in folders]
-    names, groups, settings = named(runs)
-    columns = differing(settings)[:MOST_COLUMNS]
-    if comparison:  # the name of a way says in what it differs
-        names, columns = [run.label for run in runs], []
-        groups = list(map(_way, names))
-    elif sweep:
+    settings = [_settings(run) for run in runs]
+    if sweep:
         points = {trial["run"]: trial["values"] for trial in sweep["trials"]}
         settings = [points[run.label] for run in runs]
-        columns = list(settings[0])
-        names = groups = [
-            f"{run.label}: {', '.join(shown_value(point[name]) for name in columns)}"
-            for run, point in zip(runs, settings, strict=True)
-        ]
+    # The name of a way of a comparison says in what it differs.
+    columns = [] if comparison else differing(settings)[:MOST_COLUMNS]
+    names, groups = named(runs, settings, columns)
     return rendered(
         "several.html",
         folder=folder.resolve(),
@@ -80,11 +75,6 @@ def page_of_several(folders: Sequence[Path]) -> str:
         columns=[(name, [shown_value(each.get(name, "default")) for each in settings]) for name in columns],
         charts=[line_chart(*each) for each in curves_of(runs, names, groups)],
     )
-
-
-def _way(run: str) -> str:
-    """Return the name of the way of a comparison that a run belongs to."""
-    return run.partition("-seed")[0]
 
 
 def comparison_of(folder: Path) -> dict[str, Any]:
@@ -117,26 +107,21 @@ def _difference_charts(found: Mapping[str, Any]) -> Iterator[Chart]:
         yield interval_chart("Differences", unit, rows, "seed", note)
 
 
-def named(runs: Sequence[Run]) -> tuple[list[str], list[str], list[dict[str, Any]]]:
-    """Name runs after the settings in which they differ, and after their folders where that is not enough.
+def named(
+    runs: Sequence[Run], settings: Sequence[Mapping[str, Any]], columns: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Name runs after their folders and their values of the first columns.
 
     Returns:
-        The names, names without the seed, and the settings on which results depend.
+        The names, and for each the name of the first run that differs only in its seed.
     """
-    settings = [_settings(run) for run in runs]
-    differ = differing(settings)[:MOST_NAMED]
-    texts = [
-        ", ".join(f"{name.rpartition(' ')[2]} {shown_value(each.get(name, 'default'))}" for name in differ)
-        for each in settings
-    ]
-    labels = [f"{text} ({run.label})" if text else run.label for text, run in zip(texts, runs, strict=True)]
+    names = []
+    for run, own in zip(runs, settings, strict=True):
+        values = ", ".join(shown_value(own.get(name, "default")) for name in columns[:MOST_NAMED])
+        names.append(f"{run.label}: {values}" if values else run.label)
     # Runs of programs without settings are not known to be equal.
-    keys = [json.dumps(each or run.label, default=str) for each, run in zip(settings, runs, strict=True)]
-    first = [keys.index(key) for key in keys]
-    known = Counter(texts[number] for number in set(first))
-    groups = [texts[k] if texts[k] and known[texts[k]] == 1 else labels[k] for k in first]
-    names = [groups[k] if keys.count(key) == 1 else labels[k] for k, key in enumerate(keys)]
-    return names, groups, settings
+    keys = [json.dumps(own or name, default=str) for own, name in zip(settings, names, strict=True)]
+    return names, [names[keys.index(key)].partition("-seed")[0] for key in keys]
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -73,7 +73,10 @@ def test_runs_of_a_sweep_are_named_by_what_was_tried_and_those_of_a_comparison_a
 
     def shown(kind: str, found: dict[str, Any], *runs: str) -> tuple[list[str], list[str], list[str]]:
         for name in runs:
-            shutil.copytree(run, tmp_path / kind / "runs" / name / "out")
+            out = Path(shutil.copytree(run, tmp_path / kind / "runs" / name / "out"))
+            config = out / "resolved_config.yaml"
+            text = config.read_text(encoding="utf-8").replace("global:\n", f"global:\n  way: {name}\n", 1)
+            config.write_text(text, encoding="utf-8")
         write_json(tmp_path / kind / f"{kind}.json", found)
         text = palm.write_report(tmp_path / kind).read_text(encoding="utf-8")
         table = text.partition('id="runs"')[2].partition("</table>")[0]

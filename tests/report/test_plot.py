@@ -13,7 +13,7 @@ from palm.report.curves import Curve
 from palm.report.history import read_history
 from palm.report.rendering import scripts
 from palm.report.run import read_run
-from palm.report.several import curves_of, named
+from palm.report.several import _settings, curves_of, differing, named
 
 
 def changed(run: Path, name: str, seed: int, **settings: str) -> Path:
@@ -31,7 +31,9 @@ def changed(run: Path, name: str, seed: int, **settings: str) -> Path:
 
 def curves_by_title(*folders: Path) -> dict[str, list[Curve]]:
     runs = [read_run(folder) for folder in folders]
-    return {title: found for title, _, found in curves_of(runs, *named(runs)[:2])}
+    settings = [_settings(run) for run in runs]
+    names = named(runs, settings, differing(settings))
+    return {title: found for title, _, found in curves_of(runs, *names)}
 
 
 def test_the_points_of_a_chart_are_those_of_the_history(run: Path) -> None:
@@ -49,9 +51,9 @@ def test_the_points_of_a_chart_are_those_of_the_history(run: Path) -> None:
 def test_runs_are_named_by_the_settings_in_which_they_differ_and_seeds_have_one_colour(run: Path) -> None:
     others = [changed(run, "a", 1), changed(run, "b", 2), changed(run, "c", 1, learning_rate="0.5")]
     assert [(each.name, each.group) for each in curves_by_title(*others)["cls: accuracy"]] == [
-        ("learning_rate 0.003 (a)", "learning_rate 0.003"),
-        ("learning_rate 0.003 (b)", "learning_rate 0.003"),
-        ("learning_rate 0.5", "learning_rate 0.5"),
+        ("a: 0.003", "a: 0.003"),
+        ("b: 0.003", "a: 0.003"),
+        ("c: 0.5", "c: 0.5"),
     ]
     assert [each.name for each in curves_by_title(*others[:2])["cls: accuracy"]] == ["a", "b"]
     assert len({each.group for each in curves_by_title(*others[:2])["cls: accuracy"]}) == 1
