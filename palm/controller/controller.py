@@ -51,8 +51,8 @@ from palm.train.model_paths import (
 )
 from palm.train.result import TrainingResult
 from palm.train.run import train
+from palm.train.saved_model import start_from
 from palm.train.task import Task
-from palm.train.warm_start import start_from
 
 
 def read_run(

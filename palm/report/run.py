@@ -17,7 +17,6 @@ from palm.train.model_paths import (
     CONFIGURATION,
     DESCRIPTION,
     RECIPE,
-    STATE,
     description_of,
     models_of,
     name_problem,
@@ -127,16 +126,13 @@ class Run:
 
 
 def training_of(model: Model) -> Mapping[str, Any]:
-    """Return what a model recorded about its training, or a checkpoint about its data; empty if nothing.
+    """Return what a model or a checkpoint recorded about its training; empty if nothing.
 
     Raises:
         StorageError: the folder is damaged, or is being replaced.
     """
-    file = STATE if (model.folder / STATE).is_file() else DESCRIPTION
-    found = verified_object(model.folder, file)
-    with wrap_read_errors(model.folder / file):
-        if file == STATE:
-            return {"data": found.get("data", {}).get(model.task)}
+    verified_object(model.folder, DESCRIPTION)
+    with wrap_read_errors(model.folder / DESCRIPTION):
         return description_of(model.folder)["tasks"].get(model.task, {}).get("training") or {}
 
 

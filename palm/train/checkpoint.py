@@ -246,13 +246,13 @@ def save_checkpoint(training: Training, folder: Path, run_id: str | None = None)
         parts = {
             each.name: (each.reader, each.head, each.task.rows_per_prediction) for each in training.tasks
         }
-        write_json(part / DESCRIPTION, described_model(model.backbone, parts, part))
+        facts = {task.name: training_facts(training, task) for task in training.tasks}
+        write_json(part / DESCRIPTION, described_model(model.backbone, parts, part, facts))
         state = {
             "format": CHECKPOINT_FORMAT,
             "version": VERSION,
             "run": compared(training),
             "run_id": run_id,
-            "data": {task.name: data_of(training, task) for task in training.tasks},
             **training.state_dict(),
         }
         write_json(part / STATE, state)

@@ -5,7 +5,7 @@ A checkpoint is such a directory, with the state of the training beside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -17,10 +17,21 @@ from palm.core.component import path_problems, raise_any
 from palm.core.errors import StorageError
 from palm.core.group import is_main_process
 from palm.core.io import manifest_of, new_directory, verify, wrap_read_errors, write_json, write_text
-from palm.core.saved import Tensors, describe, file_settings, load_tensors, save_tensors, weights_under
+from palm.core.logging import logger
+from palm.core.saved import (
+    Tensors,
+    describe,
+    file_settings,
+    load_into,
+    load_tensors,
+    save_tensors,
+    weights_under,
+)
 from palm.core.version import __version__
 from palm.paradigm import HEADS, Head
+from palm.pretrained import vocabulary_differences
 from palm.reader import READERS, Reader
+from palm.reader.labels import Labels, moved_labels
 from palm.train.model import LORA, head_places
 from palm.train.model_card import CARD, label_names, model_card
 from palm.train.model_paths import (
@@ -33,6 +44,7 @@ from palm.train.model_paths import (
     chosen_model,
     description_of,
 )
+from palm.train.task import Task
 
 if TYPE_CHECKING:
     from palm.train.task_model import TaskModel
@@ -74,9 +86,7 @@ def save_models(
                 is_merged = model.backbone is backbone
                 model.adapted.write(part / (ADAPTERS if is_merged else f"{ADAPTERS}/{model.task}"))
         parts = {model.task: (model.reader, model.head, model.batch_size) for model in models}
-        description = described_model(backbone, parts, part) | {"run": run or {}}
-        for task, saved in description["tasks"].items():
-            saved["training"] = training.get(task, {})
+        description = described_model(backbone, parts, part, training) | {"run": run or {}}
         write_json(part / DESCRIPTION, description)
         labels = {model.task: label_names(model.reader, model.head) for model in models}
         card = model_card(description, labels, models[0].example)
@@ -84,7 +94,10 @@ def save_models(
 
 
 def described_model(
-    backbone: Backbone, tasks: Mapping[str, tuple[Reader, Head, int]], folder: Path
+    backbone: Backbone,
+    tasks: Mapping[str, tuple[Reader, Head, int]],
+    folder: Path,
+    training: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Describe all that is needed, besides the weights, to predict with tasks: the content of `config.json`.
 
@@ -92,6 +105,7 @@ def described_model(
         backbone: their encoder.
         tasks: task -> its reader, its head and the average number of rows per prediction step.
         folder: receives copies of the files that settings name, equal ones once.
+        training: task -> its training data and scores (see `palm.train.checkpoint`).
     """
     known: dict[str, Path] = {}  # tasks mostly have the same vocabulary
     places = head_places({task: head for task, (_, head, _) in tasks.items()})
@@ -104,6 +118,7 @@ def described_model(
             "paradigm": describe(HEADS, head, folder, place, known),
             "head": places[task],
             "batch_size": batch_size,
+            "training": training.get(task, {}),
         }
     return {
         "format": FORMAT,
@@ -173,3 +188,63 @@ def trained_weights(path: Path) -> TrainedWeights:
     folder = chosen_model(path)
     verify(folder, (DESCRIPTION, WEIGHTS, HEAD_WEIGHTS))
     return model_weights(folder, description_of(folder)["tasks"])
+
+
+ALL_HEADS = "heads"
+"""Value of `reset` that stands for the heads of all tasks."""
+
+
+def _check_vocabularies(tasks: Sequence[Task], saved: TrainedWeights) -> None:
+    theirs = next((v for r in saved.readers.values() if isinstance(v := r.get("vocab_path"), Path)), None)
+    for ours in dict.fromkeys(task.reader.vocab_path for task in tasks):
+        for line in vocabulary_differences(ours, theirs):
+            raise StorageError(f"start_from: {line}, or load only the encoder with pretrain_path")
+
+
+def start_from(backbone: Backbone, tasks: Sequence[Task], path: Path, reset: Collection[str] = ()) -> None:
+    """Load the weights of another run: the encoder, and the heads of tasks that both runs have.
+
+    Args:
+        backbone: the encoder of the new run.
+        tasks: the tasks of the new run; some may share a head.
+        path: as for `trained_weights`.
+        reset: tasks whose heads keep their initialization, or `heads` for all.
+
+    Raises:
+        StorageError: the weights are missing, damaged, of another shape, or were trained with other token or
+            label ids.
+    """
+    saved = trained_weights(path)
+    if saved.adapters:
+        raise StorageError(f"{path} {NO_SHARED_ENCODER}")
+    _check_vocabularies(tasks, saved)
+    load_into(backbone, saved.backbone, path)
+    # By head, not by name: tasks may share a head, which is then reset for all of them.
+    reset_heads = {task.head for task in tasks if task.name in reset or ALL_HEADS in reset}
+    kept = [task for task in tasks if task.name in saved.heads and task.head not in reset_heads]
+    loaded: set[Head] = set()
+    for task in kept:
+        try:
+            _check_labels(task, saved.readers.get(task.name, {}), path)
+            if task.head not in loaded:
+                load_into(task.head, saved.heads[task.name], path)
+        except StorageError as error:
+            remedy = f"To train the head of {task.name!r} from scratch: reset: [{task.name}]"
+            raise StorageError(f"{error}\n{remedy}") from None
+        loaded.add(task.head)
+    new = ", ".join(task.name for task in tasks if task.head not in loaded)
+    common = ", ".join(task.name for task in tasks if task.head in loaded)
+    logger.info("weights loaded from %s; heads: %s; new heads: %s", path, common or "none", new or "none")
+
+
+def _check_labels(task: Task, saved: Mapping[str, Any], path: Path) -> None:
+    """Compare the labels of a task with those that its saved head was trained with.
+
+    Raises:
+        StorageError: a label has another id.
+    """
+    maps = [reader.get("label_map") for reader in (task.reader.settings, saved)]
+    if None not in maps and (moved := moved_labels(*(Labels(None, each).names for each in maps))):
+        raise StorageError(
+            f"task {task.name!r}: label_map: {moved} in {path}; use the label_map of these weights"
+        )

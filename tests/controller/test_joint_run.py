@@ -22,7 +22,7 @@ from palm.core.saved import load_tensors
 from palm.export import to_hugging_face, to_onnx
 from palm.pretrained.peft import read_adapters
 from palm.train import saved_model
-from palm.train.warm_start import start_from
+from palm.train.saved_model import start_from
 
 PAIR = ("who owns the door", "anna has a new red door .")
 
