@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import unicodedata
 import zlib
@@ -18,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from palm.core.errors import ConfigError, PalmError, shortened
+from palm.core.errors import ConfigError, DataError, PalmError, shortened
 from palm.metrics.spans import scheme_of
 from palm.reader import Reader, SequenceLabelReader
 from palm.reader.cache import encoded_chunks
@@ -331,22 +330,13 @@ class TaskData:
             self.add("warning", "contradictions", finding, remedy, _lines_of(clash, file, file))
 
     def _check_bad_rows(self, file: FileCheck) -> None:
-        bad = file.bad
-        name = file.name
-        folder = f"{file.table.parent}{os.sep}"
-        lines = [each["problem"].removeprefix(folder) for each in bad.records[: 2 * MOST_EXAMPLES]]
-        if bad.is_refused:
-            remedy = "correct them, or set on_bad_row: skip"
-            if not file.counts.examples:
-                remedy = "no row is left: correct the file, or the settings of the reader"
-            self.add("error", "data", f"{name}: unusable rows: {bad.count}", remedy, lines)
-        elif bad.count and file.role == "pred":
-            finding = f"{name}: {bad.count} rows cannot be predicted"
-            self.add("warning", "bad_rows", finding, "their records have an error instead", lines)
-        elif bad.count:
-            done = f"{bad.count - bad.repaired} are left out and {bad.repaired} repaired"
-            finding = f"{name}: {bad.count} unusable rows"
-            self.add("warning", "bad_rows", finding, done, lines)
+        """Add what training or prediction says of them."""
+        examples = [each["problem"] for each in file.bad.records[:MOST_EXAMPLES]]
+        try:
+            file.bad.finish(lambda finding: self.add("warning", "bad_rows", finding, examples=examples))
+        except DataError as error:
+            *lines, finding = str(error).splitlines()
+            self.add("error", "data", finding, "correct the file, or the settings of the reader", lines)
 
     def _check_texts(self, file: FileCheck) -> None:
         facts = file.facts

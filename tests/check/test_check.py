@@ -134,17 +134,16 @@ def test_rows_that_cannot_be_used_are_all_reported_and_the_others_are_read(tmp_p
     train = [*rows(0, 10), ("9", "carl has a lamp"), ("x", "emil has a lamp"), *rows(10, 18)]
     found = data(tmp_path, train, rows(20, 30))
     assert codes(found) == [("error", "data")]
-    assert found.problems[0].message.startswith("train.tsv: ")
-    places = [("train.tsv:12: ", "'9'"), ("train.tsv:13: ", "'x'")]
+    file = tmp_path / "train.tsv"
+    assert found.problems[0].message.startswith(f"{file}: 2 rows ")
+    places = [(f"{file}:12: ", "'9'"), (f"{file}:13: ", "'x'")]
     for line, (place, value) in zip(found.problems[0].examples, places, strict=True):
         assert line.startswith(place)
         assert value in line
     assert [(file.role, file.counts.examples) for file in found.files] == [("train", 18), ("dev", 10)]
     found = data(tmp_path, train, rows(20, 30), on_bad_row="skip")
     assert codes(found) == [("warning", "bad_rows")]
-    assert "on_bad_row: skip" in data(tmp_path, train, rows(20, 30)).problems[0].remedy
-    none_left = data(tmp_path, [("9", text) for _, text in train], rows(20, 30)).problems[0]
-    assert (none_left.code, "on_bad_row" in none_left.remedy) == ("data", False)
+    assert [line.startswith(f"{file}:") for line in found.problems[0].examples] == [True, True]
     found = data(tmp_path, [*train, *train[-3:]], rows(20, 30))
     assert codes(found) == [("error", "data"), ("warning", "duplicates")]
     assert found.problems[1].examples[0].startswith("train.tsv:22 ")
