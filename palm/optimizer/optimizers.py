@@ -98,6 +98,7 @@ class ParameterGroups(Component):
             factors: parameter name -> factor of its rate.
         """
         names = {parameter: name for name, parameter in trainable}
+        own = {BACKBONE: self.backbone_learning_rate or learning_rate, **head_rates}
         # Split instead of rebuilt, because groups hold settings that only their optimizer knows.
         groups = list(optimizer.param_groups)
         optimizer.param_groups.clear()
@@ -105,18 +106,15 @@ class ParameterGroups(Component):
             by_rate: dict[float, list[int]] = {}
             for index, parameter in enumerate(group["params"]):
                 name = names[parameter]
-                # The optimizer's factor for a layer also applies to rates other than the base rate.
+                base = next((own[prefix] for prefix in own if name.startswith(prefix)), learning_rate)
+                # The optimizer's own factor also applies to rates other than the base rate.
                 factor = group["lr"] / learning_rate * factors.get(name, 1.0)
-                by_rate.setdefault(self._rate(name, factor, learning_rate, head_rates), []).append(index)
+                by_rate.setdefault(factor * base, []).append(index)
             lists = {name: group[name] for name in ("params", "param_names") if name in group}
             optimizer.param_groups += [
                 {**group, **{name: [values[k] for k in chosen] for name, values in lists.items()}, "lr": rate}
                 for rate, chosen in by_rate.items()
             ]
-
-    def _rate(self, name: str, factor: float, learning_rate: float, head_rates: Mapping[str, float]) -> float:
-        own = {BACKBONE: self.backbone_learning_rate or learning_rate, **head_rates}
-        return factor * next((rate for prefix, rate in own.items() if name.startswith(prefix)), learning_rate)
 
 
 GradClipType = Literal["global_norm", "norm", "value"]

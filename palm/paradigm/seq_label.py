@@ -84,7 +84,13 @@ class SequenceLabel(WeightedHead, TokenHead):
         # Not on a GPU, which would have to be synchronized.
         if mask.device.type == "cpu" and int(labels.max()) >= self.n_classes:
             raise label_error("label_ids", labels, self.n_classes)
-        return _crf_loss(self.crf, outputs["logits"], labels, mask)
+        # A row without labels is computed with label 0 and left out of the mean.
+        known = (labels != NO_LABEL).any(1)
+        emissions, words = words_first(outputs["logits"], mask)
+        labels = words_first(labels.clamp(min=0), mask)[0]
+        # Multiplied by `known`: selecting the rows would synchronize a GPU.
+        losses = self.crf.negative_log_likelihood(emissions, labels, words) * known
+        return losses.sum() / known.sum().clamp(min=1)
 
     def num_terms(self, batch: Tensors) -> int:
         """Count the words, or with the CRF the rows, that have labels; all of them without targets."""
@@ -103,16 +109,6 @@ class SequenceLabel(WeightedHead, TokenHead):
             emissions, words = words_first(outputs["logits"], mask)
             labels = self.crf.best_labels(emissions, words)[words]
         return values_by_row({"labels": labels}, mask.sum(1))
-
-
-def _crf_loss(crf: LinearChainCRF, logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
-    # A row without labels is computed with label 0 and left out of the mean.
-    known = (labels != NO_LABEL).any(1)
-    emissions, words = words_first(logits, mask)
-    labels = words_first(labels.clamp(min=0), mask)[0]
-    # Multiplied by `known`: selecting the rows would synchronize a GPU.
-    losses = crf.negative_log_likelihood(emissions, labels, words) * known
-    return losses.sum() / known.sum().clamp(min=1)
 
 
 def words_first(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -130,7 +130,6 @@ def test_a_lower_rate_of_the_head_is_that_of_a_run_with_two_optimizers(folder: P
         schedule=other.schedule,
         device=other.device,
         model=other.model,
-        replica=other.replica,
         optimizer=optimizer,
     )
     assert [step.loss.item() for step in training.steps()] == [step.loss.item() for step in by_hand.steps()]
