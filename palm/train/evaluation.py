@@ -19,7 +19,6 @@ from palm.reader.tables.files import data_checksum
 from palm.train.callbacks import Completed, Evaluated, Event, ScoredRows, event_of
 from palm.train.counting import MOST_RESAMPLED, counted_rows
 from palm.train.loop import Step, Training
-from palm.train.model import Adapted
 from palm.train.task import Task, TaskState
 from palm.train.task_model import Chunk, Losses, TaskModel, encoded, mean_loss
 
@@ -208,7 +207,7 @@ def json_ready(scores: Scores) -> JsonScores:
 def model_of(training: Training, task: Task) -> TaskModel:
     """Return the model of a task in its current state; it shares the run's weights."""
     model = training.model
-    made = TaskModel(
+    return TaskModel(
         task.name,
         task.reader,
         model.encoder(task.name),
@@ -216,9 +215,6 @@ def model_of(training: Training, task: Task) -> TaskModel:
         batch_size=task.rows_per_prediction,
         precision=model.precision,
     )
-    if (adapters := model.adapters(task.name)) is not None:
-        made.adapted = Adapted(adapters, model.backbone, None)
-    return made
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from palm.config import yaml_text
 from palm.core.component import unknown
 from palm.core.io import wrap_write_errors
 from palm.train.callbacks import Ended, Evaluated, Event, Logged, Started
@@ -35,11 +34,6 @@ def curves_of(event: Event) -> dict[str, float]:
             points |= {f"{task}/dev_{name}": value for name, value in scores.items()}
         points |= {f"{task}/dev_loss": value for task, value in event.dev_loss.items()}
     return {name: value for name, value in points.items() if math.isfinite(value)}
-
-
-def settings_text(configuration: Mapping[str, Any]) -> str:
-    """Return the resolved configuration as YAML."""
-    return yaml.safe_dump(dict(configuration), allow_unicode=True, sort_keys=False)
 
 
 class Logger(ABC):
@@ -96,7 +90,7 @@ class TensorBoard(Logger):
         # A resumed run removes the points after its checkpoint.
         purged = {"purge_step": self.step + 1} if self.step else {}
         self.writer = SummaryWriter(str(self.folder), **purged)
-        text = settings_text(event.training.config.to_dict()).replace("\n", "\n    ")
+        text = yaml_text(event.training.config.to_dict()).replace("\n", "\n    ")
         self.writer.add_text("configuration", f"    {text}", self.step)
 
     def log(self, points: Mapping[str, float]) -> None:

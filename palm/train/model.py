@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -18,33 +17,11 @@ from palm.backbone.low_rank import FROM, LowRank, new_adapters
 from palm.backbone.packing import joined_layout
 from palm.core.device import Precision, computing
 from palm.core.errors import ConfigError, Problem, StorageError, WiringError
-from palm.core.io import make_folder
 from palm.core.layers import generator
 from palm.core.saved import Tensors, as_declared
 from palm.paradigm.base import Head
-from palm.pretrained.peft import read_adapters, write_adapters
+from palm.pretrained.peft import read_adapters
 from palm.train.task import Task
-
-
-@dataclass(frozen=True)
-class Adapted:
-    """The adapters of a task, and the encoder that they change.
-
-    Args:
-        adapters: the adapters of the task.
-        shared: the encoder without adapters.
-        base: a directory with the weights of that encoder, or the name of a model; None if there is neither.
-    """
-
-    adapters: LowRank
-    shared: Backbone
-    base: str | None
-
-    def write(self, folder: Path) -> None:
-        """Write the adapters in PEFT's format into a new folder."""
-        make_folder(folder)
-        write_adapters(self.adapters, self.shared, folder, self.base)
-
 
 Names = Sequence[Sequence[str]]
 """Per batch, the features that its head reads."""

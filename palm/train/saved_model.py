@@ -16,7 +16,15 @@ from palm.config.files import ADAPTER_CONFIG
 from palm.core.component import path_problems, raise_any
 from palm.core.errors import StorageError
 from palm.core.group import is_main_process
-from palm.core.io import manifest_of, new_directory, verify, wrap_read_errors, write_json, write_text
+from palm.core.io import (
+    make_folder,
+    manifest_of,
+    new_directory,
+    verify,
+    wrap_read_errors,
+    write_json,
+    write_text,
+)
 from palm.core.logging import logger
 from palm.core.saved import (
     Tensors,
@@ -30,9 +38,10 @@ from palm.core.saved import (
 from palm.core.version import __version__
 from palm.paradigm import HEADS, Head
 from palm.pretrained import vocabulary_differences
+from palm.pretrained.peft import write_adapters
 from palm.reader import READERS, Reader
 from palm.reader.labels import Labels, moved_labels
-from palm.train.model import LORA, head_places
+from palm.train.model import LORA, MultiTaskModel, head_places
 from palm.train.model_card import CARD, label_names, model_card
 from palm.train.model_paths import (
     ADAPTERS,
@@ -58,16 +67,18 @@ def save_models(
     training: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     *,
     overwrite: bool = False,
+    shared: MultiTaskModel | None = None,
 ) -> None:
     """Write one self-contained directory: weights, components and settings, vocabulary, labels, a card.
 
     Args:
         models: the model of each task.
-        backbone: the encoder that they share; their own may have adapters, which are then saved beside it.
+        backbone: the encoder that they share.
         folder: a new folder, written atomically. All ranks must call this; rank 0 writes.
         run: the configuration of the run that trained the models, stored for the record.
         training: task -> its training data and scores (see `palm.train.checkpoint`), also stored.
         overwrite: replace an existing folder if palm wrote it and it contains nothing else.
+        shared: the model of the run, whose adapters are saved beside the encoder.
 
     Raises:
         StorageError: the folder exists or cannot be written; nothing is left half-written.
@@ -81,16 +92,26 @@ def save_models(
         places = head_places(heads)
         own = [heads[task].state_dict(prefix=f"{place}.") for task, place in places.items()]
         save_tensors(part / HEAD_WEIGHTS, {name: value for each in own for name, value in each.items()})
-        for model in models:
-            if model.adapted is not None:
-                is_merged = model.backbone is backbone
-                model.adapted.write(part / (ADAPTERS if is_merged else f"{ADAPTERS}/{model.task}"))
+        if shared is not None:
+            _write_adapters(shared, list(heads), part / ADAPTERS, run or {})
         parts = {model.task: (model.reader, model.head, model.batch_size) for model in models}
         description = described_model(backbone, parts, part, training) | {"run": run or {}}
         write_json(part / DESCRIPTION, description)
         labels = {model.task: label_names(model.reader, model.head) for model in models}
         card = model_card(description, labels, models[0].example)
         write_text(part / CARD, card)
+
+
+def _write_adapters(
+    shared: MultiTaskModel, tasks: Sequence[str], folder: Path, run: Mapping[str, Any]
+) -> None:
+    is_frozen = not any(each.requires_grad for each in shared.backbone.parameters())
+    base = run["global"].get("pretrain_path") if run and is_frozen else None
+    for task in tasks:
+        if (adapters := shared.adapters(task)) is not None:
+            place = folder if len(tasks) == 1 else folder / task
+            make_folder(place)
+            write_adapters(adapters, shared.backbone, place, base)
 
 
 def described_model(

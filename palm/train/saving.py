@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +185,7 @@ def save_model(
     """
     names = [task.name for task in tasks]
     with training.averaged():
-        models = [_checked_model(training, task, run) for task in tasks]
+        models = [_checked_model(training, task) for task in tasks]
         if is_main_process():
             keep_foreign(path)
         save_models(
@@ -196,6 +195,7 @@ def save_model(
             run and _of_tasks(run, names),
             {task.name: training_facts(training, task, kind in BEST_KINDS) for task in tasks},
             overwrite=True,
+            shared=training.model,
         )
     return Saved(training.step, kind, path, names[0] if len(names) == 1 else None)
 
@@ -206,16 +206,13 @@ def _of_tasks(run: Mapping[str, Any], tasks: Sequence[str]) -> dict[str, Any]:
     return {**run, "global": settings, "tasks": {task: run["tasks"].get(task, {}) for task in tasks}}
 
 
-def _checked_model(training: Training, task: TaskState, run: Mapping[str, Any] | None) -> TaskModel:
+def _checked_model(training: Training, task: TaskState) -> TaskModel:
     """Return the model of a task.
 
     Raises:
         TrainingError: it has values that are not finite.
     """
     model = model_of(training, task.task)
-    is_frozen = not any(parameter.requires_grad for parameter in model.backbone.parameters())
-    if model.adapted is not None and is_frozen and run:
-        model.adapted = replace(model.adapted, base=run["global"].get("pretrain_path"))
     parts = (("backbone", model.backbone), ("head", model.head))
     weights = {f"{part}.{name}": value for part, m in parts for name, value in m.named_parameters()}
     check_finite(weights, f"the model of {task.name!r} at global step {training.step}")

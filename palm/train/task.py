@@ -270,21 +270,6 @@ class TaskState:
             share_rows_with=self.task.share_rows_with,
         )
 
-    def expect(self, steps: int) -> None:
-        """Set its number of planned steps.
-
-        Raises:
-            TrainingError: a target would have no steps.
-        """
-        if self.is_target and steps == 0:
-            raise TrainingError(
-                f"task {self.name!r} would get no steps; increase num_epochs, max_steps, "
-                f"or its mix_ratio (now {self.task.mix_ratio})"
-            )
-        self.expected_steps = steps
-        if self.is_target:
-            logger.info("%s: expected train steps %d.", self.name, steps)
-
 
 def opened(task: Task, seed: int, cache: Cache | None = None, devices: int | None = None) -> TaskState:
     """Encode a task's training file, and return the task at its first batch.
@@ -504,7 +489,14 @@ def expect(tasks: Sequence[TaskState], plan: StepPlan) -> None:
         TrainingError: a target would have no steps.
     """
     for task in tasks:
-        task.expect(plan.expected_steps[task.name])
+        task.expected_steps = plan.expected_steps[task.name]
+        if task.is_target and task.expected_steps == 0:
+            raise TrainingError(
+                f"task {task.name!r} would get no steps; increase num_epochs, max_steps, "
+                f"or its mix_ratio (now {task.task.mix_ratio})"
+            )
+        if task.is_target:
+            logger.info("%s: expected train steps %d.", task.name, task.expected_steps)
     if plan.total_steps == plan.max_steps:
         logger.info("max_steps: the run ends after %d steps.", plan.max_steps)
     logger.info("Estimated overall train steps %d.", plan.total_steps)

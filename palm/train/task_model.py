@@ -34,7 +34,7 @@ from palm.reader import Reader, Record, Rows
 from palm.reader.cache import chunks_of
 from palm.reader.rows import Ints
 from palm.train.loop import fetched, placed
-from palm.train.model import Adapted, joint_outputs, restored_modes
+from palm.train.model import joint_outputs, restored_modes
 from palm.train.model_card import example_input
 from palm.train.saved_model import save_models
 from palm.train.task import PREDICTION_ROWS
@@ -118,9 +118,6 @@ class TaskModel:
         batch_size: average number of rows per prediction step; steps have similar numbers of tokens.
         precision: 'fp32', 'bf16', or 'auto' for the faster of both on the device.
 
-    Attributes:
-        adapted: the adapters that are merged into its encoder, saved separately as well; None if none.
-
     Raises:
         ConfigError: an unknown `precision`.
     """
@@ -143,7 +140,6 @@ class TaskModel:
         self.precision = checked(precision)
         head.adapt(backbone.head_layers)
         self._weight_cache = WeightCache()
-        self.adapted: Adapted | None = None
 
     def __repr__(self) -> str:
         parts = ", ".join(type(part).__name__ for part in (self.reader, self.backbone, self.head))
