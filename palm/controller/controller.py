@@ -47,7 +47,6 @@ from palm.train.model_paths import (
     JOINT,
     chosen_model,
     description_of,
-    tasks_of,
 )
 from palm.train.result import TrainingResult
 from palm.train.run import train
@@ -132,9 +131,10 @@ def saved_models(run: RunConfig, tasks: Sequence[TaskConfig], given: Path | None
     """
     if given is None and len(tasks) > 1 and is_sealed(run.folder / JOINT):
         given = run.folder / JOINT
-    folders = {
-        task.name: _own_folder(run, task) if given is None else _check_kind(task, given) for task in tasks
-    }
+    elif given is not None and given.name == "infermodel" and not given.exists():
+        # The documentation of 0.2.1 has `infermodel` in its example and `infer_model` in its log.
+        given = given.with_name("infer_model")
+    folders = {task.name: _own_folder(run, task) if given is None else chosen_model(given) for task in tasks}
     found: dict[str, InferenceModel] = {}
     for folder in dict.fromkeys(folders.values()):
         found |= _models_in(folder, run, [task for task in tasks if folders[task.name] == folder])
@@ -143,15 +143,16 @@ def saved_models(run: RunConfig, tasks: Sequence[TaskConfig], given: Path | None
 
 def _models_in(folder: Path, run: RunConfig, tasks: Sequence[TaskConfig]) -> dict[str, InferenceModel]:
     """Load the models of tasks from a directory."""
-    replaced = {task.name: _replaced(run, task) for task in tasks}
-    reader: Mapping[str, Any] = {name: settings for name, (settings, _) in replaced.items()}
-    head: Mapping[str, Any] = {name: settings for name, (_, settings) in replaced.items()}
-    saved = tasks_of(chosen_model(folder))
-    if len(saved) == 1:  # it may have been trained under another name
-        reader, head = replaced[tasks[0].name]
+    known = description_of(folder)["tasks"]
+    with wrap_read_errors(folder / DESCRIPTION):
+        names = {task.name: _saved_name(task, known, folder) for task in tasks}
+    reader: Mapping[str, Any] = {names[task.name]: _given(run, task, task.reader) for task in tasks}
+    head: Mapping[str, Any] = {names[task.name]: _given(run, task, task.head) for task in tasks}
+    if len(known) == 1:
+        (reader,), (head,) = reader.values(), head.values()
     precision = run.settings.precision
     models = load_models(folder, device="cpu", precision=precision, reader=reader, head=head).tasks
-    found = {task.name: models[task.name if len(saved) > 1 else saved[0]] for task in tasks}
+    found = {task.name: models[names[task.name]] for task in tasks}
     logger.info("%s: inference model loaded from %s", ", ".join(found), folder)
     for task in tasks:
         model = found[task.name]
@@ -162,19 +163,16 @@ def _models_in(folder: Path, run: RunConfig, tasks: Sequence[TaskConfig]) -> dic
     return found
 
 
-def _replaced(run: RunConfig, task: TaskConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of reader and head that replace those of a saved model.
-
-    These are all that are given, except files, which a saved model contains.
-    """
-    parts = (_given(run, task, task.reader), _given(run, task, task.head))
-    reader, head = ({n: v for n, v in part.items() if not isinstance(v, Path)} for part in parts)
-    return reader, head
-
-
 def _given(run: RunConfig, task: TaskConfig, part: ComponentConfig) -> dict[str, Any]:
-    """Return the settings of a component that the configuration gives."""
-    return {name: value for name, value in part.settings.items() if (task.name, name) in run.origins}
+    """Return the settings of a component that replace those of a saved model.
+
+    These are all that the configuration gives, except files, which a saved model contains.
+    """
+    return {
+        name: value
+        for name, value in part.settings.items()
+        if (task.name, name) in run.origins and not isinstance(value, Path)
+    }
 
 
 def with_data(run: RunConfig, setting: str) -> list[str]:
@@ -205,28 +203,20 @@ def _own_folder(run: RunConfig, task: TaskConfig) -> Path:
     return chosen_model(run.folder / task.name)
 
 
-def _check_kind(task: TaskConfig, given: Path) -> Path:
-    """Return the given folder after checking that its model is from a task of the same kind."""
-    # The documentation of 0.2.1 has `infermodel` in its example and `infer_model` in its log.
-    documented = given.with_name("infer_model")
-    folder = documented if given.name == "infermodel" and not given.exists() else given
-    known = description_of(chosen := chosen_model(folder))["tasks"]
-    ours = {"reader": task.reader.name, "paradigm": task.head.name}
-    with wrap_read_errors(chosen / DESCRIPTION):
-        if len(known) > 1 and task.name not in known:
-            raise StorageError(f"the model at {chosen} has the tasks {', '.join(known)}, not {task.name!r}")
-        # A model of one task may have been trained under another name.
-        saved = task.name if len(known) > 1 else next(iter(known))
-        theirs = {name: known[saved][name]["name"] for name in ours}
-        if ours != theirs:
-            components = [
-                " and ".join(f"{kind} {name}" for kind, name in each.items()) for each in (theirs, ours)
-            ]
-            raise StorageError(
-                f"the model at {chosen} is from task {saved!r}, with {components[0]}; "
-                f"task {task.name!r} has {components[1]}; give a model of this task"
-            )
-    return folder
+def _saved_name(task: TaskConfig, known: Mapping[str, Any], folder: Path) -> str:
+    """Return the name of a task in a saved model, which must have one of the same kind."""
+    if len(known) > 1 and task.name not in known:
+        raise StorageError(f"the model at {folder} has the tasks {', '.join(known)}, not {task.name!r}")
+    # A model of one task may have been trained under another name.
+    saved = task.name if len(known) > 1 else next(iter(known))
+    ours = f"reader {task.reader.name} and paradigm {task.head.name}"
+    theirs = f"reader {known[saved]['reader']['name']} and paradigm {known[saved]['paradigm']['name']}"
+    if ours != theirs:
+        raise StorageError(
+            f"the model at {folder} is from task {saved!r}, with {theirs}; task {task.name!r} has {ours}; "
+            "give a model of this task"
+        )
+    return saved
 
 
 class Controller:
@@ -282,7 +272,6 @@ class Controller:
         for line in doubtful_settings(self.chosen) if for_train else ():
             logger.warning("%s", line)
         self._pretrained: str | Path | None = None
-        self._has_begun = False
 
     def load_pretrain(self, pretrain_path: str | Path | None = None) -> None:
         """Start from pretrained weights instead of random ones.
@@ -295,10 +284,15 @@ class Controller:
             ConfigError: neither is given.
             StorageError: there are no weights, or some do not fit; lists them.
         """
-        parts = self._fresh_parts()
+        self._check_for_train()
         path = pretrain_path or self.run.settings.pretrain_path
         if path is None:
             raise ConfigError("load_pretrain needs a directory: give it as the argument or as pretrain_path")
+        self._parts = self._parts or build(self.chosen, self._given)
+        self._load(self._parts, path)
+        self._pretrained = path
+
+    def _load(self, parts: Components, path: str | Path) -> None:
         logger.info("Loading pretraining parameters from %s...", path)
         folder = Path(pretrained_directory(self._resolve(path)))
         # Heads are loaded too if the directory has one of the same kind.
@@ -308,7 +302,6 @@ class Controller:
         for ours in dict.fromkeys(task.reader.vocab_path for task in parts.tasks):
             for line in vocabulary_differences(ours, theirs):
                 logger.warning("%s", line)
-        self._pretrained = path
 
     def train(self, callbacks: Sequence[Callback] = ()) -> TrainingResult:
         """Train until every target task has had its expected steps; each target is saved when it finishes.
@@ -484,17 +477,6 @@ class Controller:
                 "this Controller was created with for_train=False; create one with for_train=True to train"
             )
 
-    def _fresh_parts(self) -> Components:
-        """Return untrained components; they are built again if a run has begun."""
-        self._check_for_train()
-        if self._parts is None or self._has_begun:
-            parts = self._parts = build(self.chosen, self._given)
-            self._has_begun = False
-            if self._pretrained is not None:
-                self.load_pretrain(self._pretrained)
-            return parts
-        return self._parts
-
     def _task(self, name: str) -> TaskConfig:
         tasks = {task.name: task for task in self.chosen.tasks}
         if not isinstance(name, str) or name not in tasks:
@@ -523,16 +505,20 @@ class Controller:
 
     def _training(self, resumes: bool = False, devices: int | None = None) -> Training:
         """Create the run; one that resumes gets its weights from the checkpoint."""
-        parts = self._fresh_parts()
+        self._check_for_train()
+        # Weights will change, so the next run builds its parts again.
+        parts, self._parts = self._parts, None
+        if parts is None:
+            parts = build(self.chosen, self._given)
+            if self._pretrained is not None:
+                self._load(parts, self._pretrained)
         settings = self.run.settings
         if not resumes and settings.start_from is not None:
             start_from(parts.backbone, parts.tasks, settings.start_from, settings.reset or ())
         elif not resumes and settings.pretrain_path is not None and self._pretrained is None:
-            self.load_pretrain()
+            self._load(parts, settings.pretrain_path)
         elif settings.pretrain_path is not None and parts.backbone.settings.get("pooling") == "model":
             resolve_pooling(parts.backbone, pretrained_directory(self._resolve(settings.pretrain_path)))
-        # Weights may change from now on, so the next call builds all parts again.
-        self._has_begun = True
         tasks, plan = open_data(self.chosen, parts, devices)
         schedule = schedule_for(self.chosen, plan.total_steps)
         return start(self.run, parts, tasks, schedule, self._device())
