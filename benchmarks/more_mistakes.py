@@ -559,7 +559,7 @@ def full_disk(size: int) -> Iterator[None]:
         for number, each in zip((1, 2), kept, strict=True):
             os.dup2(each, number)
             os.close(each)
-        with open(reading, "rb") as said:
+        with os.fdopen(reading, "rb") as said:
             os.write(2, said.read())
 
 
