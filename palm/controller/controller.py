@@ -258,7 +258,7 @@ class Controller:
         self._given = {task.name: task for task in tasks}
         self.run = with_given(run, [task.config for task in tasks])
         set_verbosity(run.settings.quiet, run.settings.verbose)
-        self.chosen = choose_rows(self.run, for_train)
+        self.chosen = choose_rows(self.run, for_train, tells=True)
         is_staged = for_train and run.settings.stages is not None
         self.stages = stages_of(self.chosen, has_given_tasks=bool(tasks)) if is_staged else []
         self._parts = build(self.chosen, self._given) if for_train and not self.stages else None

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +36,13 @@ Files = dict[str, dict[str, Path]]
 """Task -> part of its table -> the file of the chosen rows."""
 
 
-def choose_rows(run: RunConfig, for_train: bool) -> RunConfig:
+def choose_rows(run: RunConfig, for_train: bool, tells: bool = False) -> RunConfig:
     """Return the run with files of chosen rows in place of tables, and with the records for its folder.
 
     Args:
         run: the run; without such settings it is returned unchanged.
         for_train: choose again, even if a choice is recorded in the run's folder.
+        tells: log how many rows were chosen.
 
     Raises:
         DataError: a table cannot be read.
@@ -54,7 +54,9 @@ def choose_rows(run: RunConfig, for_train: bool) -> RunConfig:
     for task in new if for_train else ():
         _warn_about_files(task)
     chosen = {
-        task.name: _stored(task, parts) for sharing in _by_table(new) for task, parts in _choose(sharing)
+        task.name: _stored(task, parts, tells)
+        for sharing in _by_table(new)
+        for task, parts in _choose(sharing)
     }
     files |= chosen
     if not files:
@@ -193,7 +195,7 @@ def _check_columns(settings: TaskSettings, names: Sequence[str], place: str) -> 
         raise DataError(f"{place}: where names {name!r}, which is not a column of the file{hint}")
 
 
-def _stored(task: TaskConfig, parts: Mapping[str, Sequence[int]]) -> dict[str, Path]:
+def _stored(task: TaskConfig, parts: Mapping[str, Sequence[int]], tells: bool) -> dict[str, Path]:
     """Write a task's chosen rows to the cache and return the files by part."""
     path = task.settings.train_file
     assert path is not None
@@ -206,14 +208,9 @@ def _stored(task: TaskConfig, parts: Mapping[str, Sequence[int]]) -> dict[str, P
         text = Selection(path, digest, rows, settings).text
         found[part] = keep_selection(_record(task.name, part), text)
     counted = ", ".join(f"{len(rows)} {part}" for part, rows in parts.items())
-    _tell_once(f"{task.name}: chosen from {path.name}: {counted} rows")
+    if tells:
+        logger.info("%s: chosen from %s: %s rows", task.name, path.name, counted)
     return found
-
-
-@cache
-def _tell_once(line: str) -> None:
-    """Log a line, which every reading of the same configuration would repeat."""
-    logger.info("%s", line)
 
 
 @dataclass

@@ -295,8 +295,8 @@ def _recording(owner: type[Component], init: Callable[..., None]) -> Callable[..
         if "settings" not in vars(self) and issubclass(described, owner):
             try:
                 bound = signature.bind(self, *args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"{type(self).__name__}(): {error}") from None
+            except TypeError:
+                return init(self, *args, **kwargs)  # which names all that are missing, as in a dataclass
             bound.apply_defaults()
             given = dict(list(bound.arguments.items())[1:])
             if others is not None:

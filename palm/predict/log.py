@@ -15,7 +15,7 @@ from palm.core.errors import ConfigError, DataError, StorageError
 from palm.core.io import locked, wrap_write_errors
 from palm.core.logging import logger
 from palm.reader import Record
-from palm.reader.predictions import Predictions, SavedRecords, read_records
+from palm.reader.predictions import Predictions, SavedRecords, json_value, read_records
 
 END = b"null\n"
 """The last line of a finished log."""
@@ -232,4 +232,4 @@ class PredictionLog:
 
 
 def _line(value: Any) -> bytes:
-    return f"{json.dumps(value, default=str)}\n".encode()
+    return f"{json.dumps(value, default=json_value)}\n".encode()

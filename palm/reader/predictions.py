@@ -12,6 +12,8 @@ from operator import eq
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeAlias, overload
 
+import numpy as np
+
 from palm.core.errors import StorageError
 from palm.core.io import make_folder, wrap_read_errors, write_atomically
 from palm.reader.rows import BadRow
@@ -80,6 +82,11 @@ def read_records(path: Path) -> Iterator[Record]:
             yield json.loads(line)
 
 
+def json_value(value: Any) -> Any:
+    """Return a value that `json.dumps` does not know: NumPy's as Python's, and others as text."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
+
+
 def write_records(records: Iterable[Record], directory: Path, name: str = "predictions.json") -> SavedRecords:
     """Write a JSON lines file into `directory`, one object for each record.
 
@@ -90,7 +97,7 @@ def write_records(records: Iterable[Record], directory: Path, name: str = "predi
     path = directory / name
     with _new_file(path) as file:
         for record in records:
-            file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
+            file.write(json.dumps(record, ensure_ascii=False, default=json_value) + "\n")
             count += 1
     return SavedRecords(path, count, read_records)
 

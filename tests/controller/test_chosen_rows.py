@@ -133,6 +133,18 @@ def test_parts_are_found_again_after_training(folder: Path) -> None:
         again.evaluate("intent")
 
 
+def test_every_controller_says_once_how_many_rows_were_chosen(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "palm")
+    made = config(folder, "intent", split={"dev": 0.2})
+    del made["learning_rate"]
+    for count in (1, 2):
+        Controller(made, argv=[])
+        told = [line for line in caplog.messages if "intent: chosen from all.jsonl" in line]
+        assert len(told) == count, told
+
+
 def test_a_check_shows_which_rows_are_chosen_and_where_they_are_found_again(folder: Path) -> None:
     made = config(folder, "intent", split={"dev": 0.2, "seed": 3}, where={"lang": ["en", "de"]}, num_epochs=1)
     found = check(made, measure=False)

@@ -112,6 +112,12 @@ def test_the_fields_of_a_dataclass_are_settings() -> None:
         Torch(3, is_red="no")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("component", [Lamp, Torch])
+def test_a_missing_setting_is_named_with_its_class(component: type[Component]) -> None:
+    with pytest.raises(TypeError, match=rf"{component.__name__}\.__init__.*'watts'"):
+        component(is_red=True)  # type: ignore[call-arg]
+
+
 def test_a_text_is_recorded_as_a_path_where_a_path_is_declared() -> None:
     assert Lamp(3, "how/to.txt").settings["manual"] == Path("how/to.txt")  # type: ignore[arg-type]
 

@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import palm
@@ -189,3 +190,9 @@ def test_shards_of_another_model_or_file_are_refused(trained: Path, tmp_path: Pa
     with pytest.raises(StorageError, match="differs in input file"):
         model.predict_file(trained / "mlm.tsv", tmp_path, resume=True, shard="1/2")
     assert len(contents(tmp_path)) == 2  # nothing is lost
+
+
+def test_numbers_of_numpy_reach_a_writer_as_numbers(tmp_path: Path) -> None:
+    with PredictionLog(tmp_path, dict, 2) as log:
+        log.append([{"score": np.float32(0.5), "count": np.int64(3), "probs": np.ones(2), "at": tmp_path}])
+        assert [*log.records()] == [{"score": 0.5, "count": 3, "probs": [1.0, 1.0], "at": str(tmp_path)}]
