@@ -296,7 +296,8 @@ def _recording(owner: type[Component], init: Callable[..., None]) -> Callable[..
             try:
                 bound = signature.bind(self, *args, **kwargs)
             except TypeError:
-                return init(self, *args, **kwargs)  # which names all that are missing, as in a dataclass
+                init(self, *args, **kwargs)  # raises, and names all that are missing, as that of a dataclass
+                raise
             bound.apply_defaults()
             given = dict(list(bound.arguments.items())[1:])
             if others is not None:

@@ -193,7 +193,8 @@ def test_shards_of_another_model_or_file_are_refused(trained: Path, tmp_path: Pa
 
 
 def test_numbers_of_numpy_reach_a_writer_as_numbers(tmp_path: Path) -> None:
-    out = Output(tmp_path / "data", tmp_path, "", dict, list)
+    out = Output(tmp_path / "data", tmp_path, "", lambda: {"precision": "fp32"}, list)
     with PredictionLog(out, 2) as log:
         log.append([{"score": np.float32(0.5), "count": np.int64(3), "probs": np.ones(2), "at": tmp_path}])
-        assert [*log.records()] == [{"score": 0.5, "count": 3, "probs": [1.0, 1.0], "at": str(tmp_path)}]
+        found = log.finish()
+    assert found == [{"score": 0.5, "count": 3, "probs": [1.0, 1.0], "at": str(tmp_path)}]
