@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,26 +24,13 @@ MASKED = 0.8
 RANDOM = 0.1
 
 
-class MaskedRows(NamedTuple):
-    """A batch after masking.
-
-    Args:
-        token_ids: the rows after masking, int64[batch, seq].
-        places: the positions to predict, as row · seq + column, ascending, int64[masks]; at least one in
-            every row with words.
-    """
-
-    token_ids: Ids
-    places: Ids
-
-
 def masked_rows(
     token_ids: Ids,
     maskable: Bools,
     mask_id: int,
     vocab_size: int,
     draw: Callable[[int], np.random.Generator],
-) -> MaskedRows:
+) -> tuple[Ids, Ids]:
     """Select 15 % of the words; 80 % of them become `[MASK]`, 10 % a random token, and 10 % stay unchanged.
 
     Args:
@@ -54,7 +41,8 @@ def masked_rows(
         draw: returns the random generator of a row, in its initial state.
 
     Returns:
-        The rows after masking. If no word of a row is selected at random, one is masked anyway.
+        The rows after masking, int64[batch, seq], and the positions to predict, as row · seq + column,
+        ascending, int64[masks]. If no word of a row is selected at random, one is masked anyway.
 
     Source: Devlin et al., 2018, arXiv:1810.04805, section 3.1, task 1.
     """
@@ -76,7 +64,7 @@ def masked_rows(
         seen[row, selected[fate < MASKED]] = mask_id
         seen[row, selected[is_random]] = rng.integers(1, vocab_size, size=np.count_nonzero(is_random))
         places.append(row * maskable.shape[1] + selected)
-    return MaskedRows(seen, np.concatenate(places))
+    return seen, np.concatenate(places)
 
 
 _ONE_PER_MASK = TensorSpec(("masks",), torch.long)
@@ -125,13 +113,14 @@ class MaskLMReader(TextReader):
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
         batch = super().collate(rows, indices, draw)
         original = batch["token_ids"].numpy()  # [batch, seq]
-        lengths = batch["input_mask"].numpy().sum(1)
-        first_segments = np.asarray([rows["first_segment"][index] for index in indices])
-        words = word_mask(lengths, first_segments, self.tokenizer.separators)
-        masked = masked_rows(original, words, self.tokenizer.mask_id, self.tokenizer.vocab_size, draw)
-        batch["token_ids"] = torch.from_numpy(masked.token_ids)
-        batch["mask_pos"] = torch.from_numpy(masked.places)
-        batch["mask_label"] = torch.from_numpy(original.ravel()[masked.places])
+        tokenizer = self.tokenizer
+        # Texts never have these ids, because special tokens in them are split as any text.
+        special = [tokenizer.cls_id, tokenizer.sep_id, *tokenizer.between]
+        words = batch["input_mask"].numpy() & ~np.isin(original, special)
+        seen, places = masked_rows(original, words, tokenizer.mask_id, tokenizer.vocab_size, draw)
+        batch["token_ids"] = torch.from_numpy(seen)
+        batch["mask_pos"] = torch.from_numpy(places)
+        batch["mask_label"] = torch.from_numpy(original.ravel()[places])
         return batch
 
     def record(self, example: Any, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:  # noqa: ARG002
@@ -148,23 +137,3 @@ class MaskLMReader(TextReader):
     def gold(self, example: TextExample) -> Record:  # noqa: ARG002
         """An empty record, as predictions contain the masked words; those without words have no score."""
         return {}
-
-
-def word_mask(lengths: Ids, first_segments: Ids, separators: int) -> npt.NDArray[np.bool_]:
-    """Mark the words of rows: all tokens except `[CLS]`, `[SEP]` and padding.
-
-    Args:
-        lengths: the number of tokens of every row, int64[batch].
-        first_segments: the number of tokens in segment 0, separators included, int64[batch].
-        separators: the number of separators between two texts.
-
-    Returns:
-        bool[batch, seq], as long as the longest row.
-    """
-    columns = np.arange(lengths.max())
-    length = lengths[:, None]
-    first = first_segments[:, None]
-    between = np.where(first < length, separators, 1)
-    is_separator = (columns >= first - between) & (columns < first)
-    words: npt.NDArray[np.bool_] = (columns > 0) & ~is_separator & (columns < length - 1)
-    return words
