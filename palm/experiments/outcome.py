@@ -101,6 +101,11 @@ class Scoring:
     model: str
     is_dev: bool
 
+    @property
+    def score(self) -> str:
+        """The name of the metric's main number, as evaluations have it."""
+        return METRICS[self.metric].main
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -199,6 +204,8 @@ class Outcome(Printed):
         found = asdict(self) | {"auxiliaries": self.auxiliaries, "verdicts": self.verdicts}
         for answer, each in zip(self.answers, found["answers"], strict=True):
             each["verdict"] = answer.words()
+        for target, on in self.tests.items():
+            found["tests"][target]["metric"] = on.score
         return {"format": COMPARE_FORMAT, "version": COMPARE_VERSION, **json.loads(json.dumps(found))}
 
     def rows(self) -> list[list[str]]:
@@ -220,7 +227,7 @@ class Outcome(Printed):
 
     def parts(self) -> list[str | list[list[str]]]:
         """Return what was compared, the scores, the comparisons and the verdicts."""
-        head = ["way", "tasks", "updates", "s/run", *(f"{t}: {on.metric}" for t, on in self.tests.items())]
+        head = ["way", "tasks", "updates", "s/run", *(f"{t}: {on.score}" for t, on in self.tests.items())]
         trained = [
             [
                 *(way.name, ", ".join(way.tasks), str(way.updates), f"{way.seconds:.0f}"),

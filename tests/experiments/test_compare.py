@@ -302,6 +302,11 @@ def test_a_variant_that_was_asked_for_changes_no_verdict_of_the_planned_ones() -
     assert both[0] == planned
 
 
+def test_a_score_has_the_name_that_evaluations_give_it() -> None:
+    names = {name: Scoring("t.tsv", name, 9, "last", is_dev=False).score for name in ("label_f1", "squad")}
+    assert names == {"label_f1": "micro_f1", "squad": "f1"}
+
+
 def test_intervals_end_where_the_metric_does() -> None:
     (two_seeds,) = answered([0.0, 0.4]).answers
     assert (two_seeds.difference.low, two_seeds.difference.high) == (-100, 100)

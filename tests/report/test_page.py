@@ -14,15 +14,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import palm
+from helpers.browser import HAS_BROWSER, browser
 from helpers.runs import HOSTILE
 from palm.cli import main
 from palm.core.logging import logger
+from palm.report.analysis import MOST_OF_CELL
+from palm.report.charts import COLOURS
 from palm.report.history import read_history
 from palm.report.page import headline, next_step, page_title, run_step
 from palm.report.run import read_run
@@ -189,11 +194,86 @@ def test_the_message_says_what_to_install(run: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium to open the page with")
 def test_a_browser_draws_the_page_without_a_request_or_an_error(reported: Path, tmp_path: Path) -> None:
+    several = palm.write_report([reported, reported], tmp_path / "several.html")
+    assert opened(several, tmp_path)[1:] == ([], [])
     page, said, requested = opened(reported / "report.html", tmp_path)
     check(page, reported)
     assert (said, requested) == ([], [])
     drawn = [attrs for tag, attrs in page.tags if tag == "svg" and "marks" in (attrs.get("class") or "")]
     assert len(drawn) == len(page.charts)
+
+
+@pytest.mark.skipif(not HAS_BROWSER, reason="no Chromium or chromedriver")
+def test_cells_filters_and_scales_work_and_in_print_nothing_is_hidden(reported: Path, tmp_path: Path) -> None:
+    rows, shown = "document.querySelector('#task-1 .rows')", "[...{}.querySelectorAll('li:not([hidden])')]"
+    shown = shown.format(rows)
+    cell = "document.querySelector('#task-1 td[data-goto]')"
+    with browser(tmp_path / "profile") as page:
+        page.open((reported / "report.html").resolve().as_uri(), 1400, "light")
+        page.wait_for("[...document.querySelectorAll('figure.drawn')].every(each => each.view)")
+        assert (page.script(f"{shown}.length"), page.script(f"{rows}.querySelectorAll('li').length")) == (
+            10,
+            13,
+        )
+        page.script(f"{cell}.click()")
+        wanted = json.loads(page.script(f"{cell}.dataset.goto"))
+        found = [json.loads(each) for each in page.script(f"{shown}.map(each => each.dataset.cell)")]
+        assert found == [wanted] * min(int(page.script(f"{cell}.textContent")), MOST_OF_CELL)
+        page.script(f"{rows}.querySelector('.only-wrong').click()")
+        assert set(page.script(f"{shown}.map(each => each.className)")) == {"wrong"}
+        page.script("document.querySelector('input.log').click()")
+        page.wait_for("document.querySelector('figure:has(input.log)').view.scale('y').type === 'log'")
+        page.script("window.dispatchEvent(new Event('beforeprint'))")
+        assert page.script("document.querySelectorAll('li[hidden], .fold:not([open])').length") == 0
+        widths = page.script(
+            "[...document.querySelectorAll('.charts .drawn')].map(each => each.view.width())"
+        )
+        assert min(widths) > 0
+        assert max(widths) < 270  # what the axis leaves
+        assert page.told("browser") == []
+
+
+# Machado, Oliveira and Fernandes, 2009: linear RGB as seen without the cones for green, or for red.
+SEEN = {
+    "everyone": np.eye(3),
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.01182, 0.04294, 0.968881],
+    ],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+}
+
+
+@pytest.mark.parametrize("eyes", SEEN)
+def test_colours_of_both_schemes_differ_in_all_eyes(eyes: str) -> None:
+    style = Path(palm.__file__).with_name("report") / "template" / "style.css"
+    schemes = re.findall(r"--c0: .*", style.read_text(encoding="utf-8"))
+    assert len(schemes) == 2
+    for scheme in schemes:
+        colours = [bytes.fromhex(code) for code in re.findall(r"#(\w{6})", scheme)]
+        assert len(colours) == COLOURS
+        labs = [lab(np.array(SEEN[eyes]) @ linear(each)) for each in colours]
+        # In CIE 1976; 2 can just be told apart side by side.
+        assert min(float(np.linalg.norm(a - b)) for a, b in combinations(labs, 2)) > 15
+
+
+def linear(colour: bytes) -> Any:
+    """Linear RGB of a colour in sRGB."""
+    value = np.array([*colour]) / 255
+    return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb: Any) -> Any:
+    """L*, a* and b* of linear RGB, with the white of D65."""
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    xyz = to_xyz @ np.clip(rgb, 0, 1) / to_xyz.sum(1)
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium to open the page with")

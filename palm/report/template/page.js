@@ -35,13 +35,15 @@ all("figure.drawn").forEach((figure) => {
   figure.querySelector("input.log")?.addEventListener("change", () => draw(figure));
 });
 // A chart in a folded section has no width before it is opened.
-const fit = () => window.dispatchEvent(new Event("resize"));
+let printing = false;
+const fit = () => printing || window.dispatchEvent(new Event("resize"));
 all("details").forEach((each) => each.addEventListener("toggle", fit));
 window.addEventListener("beforeprint", () => {
+  printing = true;
   all("details").forEach((each) => (each.open = !each.closest("figure")));
   all("figure.drawn").forEach((figure) => figure.view?.width(widest(figure)).run());
 });
-window.addEventListener("afterprint", fit);
+window.addEventListener("afterprint", () => { printing = false; fit(); });
 
 all(".rows").forEach((place) => {
   const [wrong, label] = [place.querySelector(".only-wrong"), place.querySelector("select")];
