@@ -100,6 +100,7 @@ class TrainerBase(ABC):
         precision: compute in 'fp32' or 'bf16'; 'auto' is bf16 on devices with fast bfloat16.
 
     Attributes:
+        name: the name.
         fitting_call: the call that sets the training data, for messages.
 
     Raises:
@@ -112,7 +113,7 @@ class TrainerBase(ABC):
         show_on_console()
         # Before anything is built, because every process needs its own GPU.
         join(device_of(use_gpu=True))
-        self._name = name
+        self.name = name
         self._precision: Any = checked(precision)
         self._optimizer: Optimizer | None = None
         self._schedule: Callable[[int], float] = WarmupScheduler(0)
@@ -122,11 +123,6 @@ class TrainerBase(ABC):
         self._draws: Iterator[tuple[int, Tensors]] | None = None
         self._saver: PeriodicSaver | None = None
         self._save_path: Path | None = None
-
-    @property
-    def name(self) -> str:
-        """The name."""
-        return self._name
 
     @abstractmethod
     def _members(self) -> Sequence[Trainer]:

@@ -162,8 +162,5 @@ class Results(Phased, Head):
 def own_results(head: Head) -> Results | None:
     """Return the head if its class overrides one of these methods; otherwise None."""
     names = ("batch_postprocess", "epoch_postprocess", "get_results", "reset")
-    if isinstance(head, Results):
-        return (
-            head if any(getattr(type(head), name) is not getattr(Results, name) for name in names) else None
-        )
-    return None
+    own = [name for name in names if getattr(type(head), name, None) is not getattr(Results, name)]
+    return head if isinstance(head, Results) and own else None

@@ -153,17 +153,13 @@ class Job(TypedDict):
     """The content of `job.json`: what a run is, in addition to its configuration.
 
     Attributes:
-        about: everything that its result depends on.
+        about: everything that its result depends on except the data (see `GridRun.about`).
         data: file -> checksum of the data.
-        test: task -> the file with labels to score its model on.
-        model: which model to score, `best` or `last`.
         keep_models: whether to keep its models and checkpoints.
     """
 
     about: Mapping[str, Any]
     data: Mapping[str, str]
-    test: Mapping[str, str]
-    model: str
     keep_models: bool
 
 
@@ -214,8 +210,7 @@ class GridRun:
 
     def about(self) -> Mapping[str, Any]:
         """Return everything that its result depends on except the data, JSON-ready."""
-        tested = {"test": self.test, "model": self.model} if self.test else {}
-        return {**result_settings(self.settings), **tested}
+        return {"settings": result_settings(self.settings), "test": self.test, "model": self.model}
 
 
 Slot = Mapping[str, Any]
@@ -334,14 +329,7 @@ class Grid:
         # Many runs with a checkpoint each would fill the disk; one that is stopped saves one.
         settings = {**run.settings, "global": {"save_every_n_steps": -1, **run.settings["global"], **own}}
         write_text(folder / CONFIGURATION, yaml_text(settings))
-        job: Job = {
-            "about": run.about(),
-            "data": self.data,
-            "test": run.test,
-            "model": run.model,
-            "keep_models": self.keep_models,
-        }
-        write_json(folder / JOB, job)
+        write_json(folder / JOB, Job(about=run.about(), data=self.data, keep_models=self.keep_models))
         return folder
 
     def job(self, name: str) -> Job | None:
@@ -507,7 +495,7 @@ def _end_with_parent() -> None:
 def _trained(folder: Path, controller: Controller, job: Job) -> Result:
     try:
         trained = controller.train()
-        tested = {task: _scored(folder, controller, task, job) for task in job["test"]}
+        tested = {task: _scored(folder, controller, task, job) for task in job["about"]["test"]}
     except (ResourceError, TrainingError) as error:  # too little memory or a NaN loss is a result, too
         return _failed(str(error).splitlines()[0])
     step, score = best_evaluation(trained.history)
@@ -537,12 +525,12 @@ def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested
     """Score a model on a file with labels; every prediction is written to the run's folder with its truth."""
     settings = controller.run.settings
     saved = folder / OUT / task
-    which = BEST if job["model"] == "best" and is_sealed(saved / BEST) else LAST
+    which = BEST if job["about"]["model"] == "best" and is_sealed(saved / BEST) else LAST
     model = load_models(saved / which, device="cpu", precision=settings.precision).tasks[task]
     model.to(device_of(settings.use_gpu, settings.device))
     chosen = next(each for each in controller.run.tasks if each.name == task).settings.metrics
     names: Sequence[str] = chosen or model.head.metrics
-    chunks = encoded(model.reader, model.reader.read_gold(Path(job["test"][task])))
+    chunks = encoded(model.reader, model.reader.read_gold(Path(job["about"]["test"][task])))
     pairs: list[Pair] = []
     scores = model.score(chunks, names, pairs=pairs)
     if is_main_process():

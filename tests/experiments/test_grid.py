@@ -118,7 +118,7 @@ def test_a_run_that_does_not_fit_into_memory_has_failed_and_does_not_end_the_gri
         def train(self) -> None:
             raise ResourceError("the GPU has too little memory for a step\nsaved: nothing")
 
-    job: Any = {"test": {}}
+    job: Any = {"about": {"test": {}}}
     result = worker._trained(tmp_path, Full(), job)  # type: ignore[arg-type]
     assert (result["state"], result["score"]) == ("failed", None)
     assert result["why"] == "the GPU has too little memory for a step"

@@ -235,10 +235,10 @@ def grid_with(folder: Path, result: dict[str, object]) -> Grid:
     return grid
 
 
-RIGHT = {"state": "done", "why": "", "dev": [[1, 0.5]], "steps": {"a": 1}, "seconds": 1.0, "test": {}}
+RIGHT = {"state": "done", "why": "", "step": 1, "score": 0.5, "steps": {"a": 1}, "seconds": 1.0, "test": {}}
 
 
-@pytest.mark.parametrize("wrong", [{"dev": [[1]]}, {"state": []}, {"test": {"a": 3}}, {"seconds": "x"}])
+@pytest.mark.parametrize("wrong", [{"score": [1]}, {"state": []}, {"test": {"a": 3}}, {"seconds": "x"}])
 def test_a_result_of_another_form_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
     grid = grid_with(tmp_path, {**RIGHT, **wrong})
     with raises(StorageError, next(iter(wrong))):

@@ -87,12 +87,11 @@ class LoadingReader(Phased, base.Reader):
     Attributes:
         loaded_data: the arguments of `load_data`; None before the call.
         loaded_rows: the encoded rows of that file, if it is a training file.
-        registered_backbone: the argument of `register_with`.
     """
 
     loaded_data: LoadedData | None = None
     loaded_rows: Rows | None = None
-    registered_backbone: Backbone | None = None
+    _registered_backbone: Backbone | None = None
 
     def __init__(
         self, *args: Any, lang: str = "en", seed: int | None = None, phase: str = "train", **settings: Any
@@ -143,7 +142,7 @@ class LoadingReader(Phased, base.Reader):
             raise ConfigError(f"backbone should be an encoder with inputs_attr, not {backbone!r}")
         if problems := list(mismatches("backbone", backbone.inputs_attr, "reader", self.outputs_attr)):
             raise WiringError("\n".join(problems))
-        self.registered_backbone = backbone
+        self._registered_backbone = backbone
 
     def require_attr(self, attr_name: str) -> None:
         """Request a field; palm's readers always provide all of their fields.
@@ -164,7 +163,7 @@ class LoadingReader(Phased, base.Reader):
 
     def get_registered_backbone(self) -> Backbone | None:
         """The argument of `register_with`."""
-        return self.registered_backbone
+        return self._registered_backbone
 
     def clone(self: L, phase: str = "train") -> L:
         """A copy for another phase, without a data file."""
@@ -232,7 +231,6 @@ class Reader(Declaring, LoadingReader):
         self._batch_size: int | None = None
         self._num_epochs: int | None = 1
         self._register = self.create_register()
-        self._registered_backbone: Backbone | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -260,7 +258,6 @@ class Reader(Declaring, LoadingReader):
         """
         for name in backbone.inputs_attr:
             self.require_attr(name)
-        self._registered_backbone = backbone
         super().register_with(backbone)
 
     def _get_registed_attrs(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
