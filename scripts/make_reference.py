@@ -25,6 +25,9 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 SHARED = 3
 """Number of commands from which an option is described once for all of them."""
 
+INTERNAL = {"directory", "load_state_dict", "output_of", "outputs", "state_dict", "steps"}
+"""Methods of the classes that only palm itself calls."""
+
 NOTE = "<!-- written by scripts/make_reference.py -->"
 
 
@@ -107,7 +110,7 @@ def python_page() -> str:
 
 def _methods(cls: type) -> Iterator[tuple[str, Any]]:
     for name, value in vars(cls).items():
-        if not name.startswith("_") and inspect.isfunction(value) and value.__doc__:
+        if not name.startswith("_") and name not in INTERNAL and inspect.isfunction(value) and value.__doc__:
             yield name, value
 
 

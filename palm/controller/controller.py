@@ -310,8 +310,8 @@ class Controller:
         the current step, with a checkpoint.
 
         Args:
-            callbacks: called with every event of the run (see `palm.train.callbacks`), in order, after
-                those of the setting `callbacks`; in every process.
+            callbacks: called with every event of the run (see `palm.train.callbacks`), in order, in
+                every process.
 
         Returns:
             The result, to print or to inspect; `history.jsonl` has the same content.

@@ -75,7 +75,8 @@ class TrainingResult(Printed):
         """The number of steps, the time, the model of all targets, and how to continue an interrupted run."""
         end = f"; all targets in one model: {self.paths[ALL]}" if ALL in self.paths else ""
         end += "; interrupted, continue with resume: auto" if self.is_interrupted else ""
-        return f"{sum(self.steps.values())} steps in {duration(self.seconds)}{end}"
+        steps = f"{sum(self.steps.values())} steps{' of all tasks' if len(self.steps) > 1 else ''}"
+        return f"{steps} in {duration(self.seconds)}{end}"
 
     def parts(self) -> list[str | list[list[str]]]:
         """Return the table and the summary."""

@@ -156,7 +156,7 @@ def test_no_sentence_is_longer_than_35_words(page: Path) -> None:
     assert [each for each in sentences(text) if len(each.split()) > MOST_WORDS] == []
 
 
-GUIDES = [*DOCS, *CHINESE, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+GUIDES = [*DOCS, *CHINESE, ROOT / "docs/decisions/README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: f"{page.parent.name}/{page.name}")
@@ -175,6 +175,10 @@ def test_long_sentences_are_found_and_tables_are_not() -> None:
 def test_the_documentation_is_a_book_and_no_library() -> None:
     assert len(DOCS) <= 30
     assert sum(len(page.read_text("utf-8").split()) for page in DOCS) <= 45_000
+
+
+def test_scores_with_their_spread_are_only_among_the_results() -> None:
+    assert [page.name for page in DOCS if "±" in page.read_text("utf-8")] == ["results.md"]
 
 
 # The documentation as a site: every page in the navigation, no dead link, no request to another host.

@@ -111,7 +111,7 @@ def test_a_result_is_a_table_for_terminals_and_notebooks(run: Run) -> None:
     assert cls.split()[:3] == ["cls", str(result.steps["cls"]), "20"]
     assert cls.endswith("cls/best_model")
     assert mrc.endswith("mrc/infer_model")
-    assert last.startswith(f"{sum(result.steps.values())} steps in ")
+    assert last.startswith(f"{sum(result.steps.values())} steps of all tasks in ")
     shown = result._repr_html_()
     assert f"<td>{result.best['cls'].step}</td><td>cls/best_model</td></tr>" in shown
     assert shown.count("<tr>") == 3
