@@ -514,6 +514,8 @@ def _share(file: Path, entry: Mapping[str, Any]) -> None:
     with suppress(KeyError, OSError, StorageError):
         folder, name = _weights[entry["sha256"]]
         _check_files(folder, {name: entry}, [name])
+        if (folder / name).stat().st_mode != file.stat().st_mode:
+            return
         twin = file.with_name(f"{file.name}.twin")
         twin.hardlink_to(folder / name)
         twin.replace(file)
