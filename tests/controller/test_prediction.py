@@ -17,7 +17,8 @@ from palm.controller.controller import Controller
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tiny.write_files(tmp_path_factory.mktemp("trained"))
-    tiny.controller(folder, num_epochs=25, learning_rate=3e-3).train()
+    quick = {"num_hidden_layers": 1, "pooling": "mean", "tasks_per_step": "all"}
+    tiny.controller(folder, num_epochs=20, learning_rate=3e-3, **quick).train()
     return folder
 
 

@@ -109,7 +109,7 @@ class Page:
 def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
     folder = tmp_path_factory.mktemp("recomputed")
     write_project(folder / "shop", {kind: kind for kind in KINDS})
-    steps = 30 * len(KINDS)
+    steps = 12 * len(KINDS)
     given = {
         "mixing": "round_robin",
         "max_steps": steps,
