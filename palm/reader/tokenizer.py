@@ -560,13 +560,10 @@ def _special_of(library: tokenizers.Tokenizer, files: Files, ids: Mapping[str, i
 
 def _surround(library: tokenizers.Tokenizer, special: SpecialTokens, ids: Mapping[str, int]) -> None:
     """Make the library put special tokens around one text or two; RoBERTa's has two between them."""
-    cls, sep = special.cls, special.sep
-    between = sep if special is SPECIAL_TOKENS else f"{sep} {sep}"
-    around = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {between} $B:1 {sep}:1",
-        special_tokens=[(cls, ids[cls]), (sep, ids[sep])],
-    )
+    sep, cls = ((token, ids[token]) for token in (special.sep, special.cls))
+    around: processors.PostProcessor = processors.BertProcessing(sep, cls)
+    if special is ROBERTA_TOKENS:
+        around = processors.RobertaProcessing(sep, cls, trim_offsets=False)
     # The first step of a byte-level one removes spaces from the offsets of words.
     before = [] if library.post_processor is None else [library.post_processor]
     library.post_processor = processors.Sequence([*before, around])
