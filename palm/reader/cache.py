@@ -66,8 +66,8 @@ def training_parts(reader: Reader, path: Path, bad: BadRows) -> Iterator[Rows]:
     finally:
         reader.facts = reader.bad_rows = None
     bad.finish()
-    for line in facts.warnings(shown_path(path), reader.vocab_path):
-        logger.warning("%s", line)
+    for _, found, remedy in facts.remarks(reader.vocab_path):
+        logger.warning("%s: %s; %s", shown_path(path), found, remedy)
     if empty:
         raise DataError(f"{shown_path(path)}: no rows to train on")
 

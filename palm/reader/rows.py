@@ -351,11 +351,6 @@ class TextFacts:
                 found = f"{part_of(count, total)} {what} are too long and were cut"
                 yield Remark("truncation", found, f"raise {setting}")
 
-    def warnings(self, path: str, vocab_path: Path) -> Iterator[str]:
-        """The remarks on a file, one line each."""
-        for remark in self.remarks(vocab_path):
-            yield f"{path}: {remark.found}; {remark.remedy}"
-
 
 def part_of(count: int, total: int) -> str:
     """Return `3 of 60 (5.0 %)`."""
