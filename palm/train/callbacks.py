@@ -334,6 +334,8 @@ def callback_problems(callbacks: object) -> list[str]:
     """Check callbacks that were given from Python; return a sentence per problem."""
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         return [f"callbacks should be a list of functions or other callables, not {callbacks!r}"]
+    if classes := [each.__name__ for each in callbacks if isinstance(each, type)]:
+        return [f"callbacks should contain objects, not the class {classes[0]}; write {classes[0]}(...)"]
     return []
 
 

@@ -176,6 +176,13 @@ def test_a_wrong_task_or_text_is_named(models: dict[str, InferenceModel]) -> Non
         joint.predict(TEXTS)
     with pytest.raises(DataError, match="list of texts"):
         joint.predict("a red door")
+    rows = pytest.importorskip("pandas", reason="pandas is not installed").DataFrame(
+        {"text_a": ["a red door"]}
+    )
+    with pytest.raises(DataError, match="list of texts"):
+        joint.predict(rows)  # iterating over it yields the names of its columns
+    with pytest.raises(ConfigError, match="device"):
+        joint.to("cuda" if not torch.cuda.is_available() else "mps")
     assert joint.predict([], ["topic"]) == []
 
 

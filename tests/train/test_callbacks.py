@@ -23,6 +23,7 @@ from palm.train.callbacks import (
     Logged,
     Saved,
     Started,
+    callback_problems,
     events_until,
     read_events,
 )
@@ -52,6 +53,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     with logged() as lines:
         trained = controller(tmp_path_factory.mktemp("run"), progress="lines")
         return Run(trained.train(callbacks=[others.append, heard.append]), heard, others, lines)
+
+
+def test_a_class_in_place_of_a_callback_is_refused() -> None:
+    (problem,) = callback_problems([print, Path])
+    assert "the class Path" in problem
 
 
 def test_every_callback_hears_the_same_in_the_same_order(run: Run) -> None:
