@@ -48,7 +48,7 @@ from palm.core.io import (
     write_json,
     write_text,
 )
-from palm.core.logging import logger, set_verbosity
+from palm.core.logging import logger, set_verbosity, shown_score
 from palm.core.process import START, Stopped, duration
 from palm.core.records import read_record
 from palm.metrics.resampling import Pair
@@ -423,12 +423,9 @@ def told(result: Result) -> str:
     """Return why a run failed, or its scores on test rows, or else its best dev score."""
     if result["why"]:
         return f"{result['state']}: {result['why']}"
-    found = []
-    for task, scored in result["test"].items():
-        name, value = next(iter(scored["scores"].items()))
-        found.append(f"{task} {name} {'–' if value is None else f'{value:.4f}'}")
-    score = result["score"]
-    return ", ".join(found) or ("no dev score" if score is None else f"dev score {score:.4f}")
+    firsts = {task: next(iter(scored["scores"].items())) for task, scored in result["test"].items()}
+    found = [f"{task} {name} {shown_score(value) or '–'}" for task, (name, value) in firsts.items()]
+    return ", ".join(found) or f"dev score {shown_score(result['score']) or '–'}"
 
 
 def word_of(value: Any) -> str:
