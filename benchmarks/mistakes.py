@@ -756,7 +756,7 @@ def main(kinds: dict[str, list[tuple[str, tuple[str, ...], Callable[[Path], obje
     with tempfile.TemporaryDirectory() as name, contextlib.suppress(KeyboardInterrupt):
         base = Path(name) / "base"
         base.mkdir()
-        os.environ["PALM_CACHE"] = str(Path(name) / "cache")
+        os.environ["PALM_DATA_CACHE"] = str(Path(name) / "cache")
         with captured():
             write_project(base)
         for kind in options.kinds or kinds:

@@ -236,7 +236,7 @@ def _is_chosen(run: RunConfig, name: str, task: str | None = None) -> bool:
 
 def _devices(settings: RunSettings) -> int:
     # Of a program that a launcher has started already, or else of the processes that the run will start.
-    started = os.environ.get("WORLD_SIZE")
+    started = os.environ.get("WORLD_SIZE") if "RANK" in os.environ else None
     if started is not None:
         return int(started)
     return count_devices(device_of(settings.use_gpu, settings.device), settings.num_devices)

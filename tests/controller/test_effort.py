@@ -167,3 +167,11 @@ def test_a_setting_that_overrides_another_is_told_once(
         Controller(config, argv=["--max_seq_len", "16"])
     told = [record.getMessage() for record in caplog.records if " overrides " in record.getMessage()]
     assert told == ["--max_seq_len = 16 overrides 32 (config)"]
+
+
+def test_a_world_size_without_a_rank_is_that_of_no_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny.controller(tiny.write_files(tmp_path), "cls", device="cpu").run
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    assert facts_of(run).devices == 1

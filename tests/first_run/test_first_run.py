@@ -88,7 +88,7 @@ def test_a_plain_model_is_not_much_better(
     record_property: Any,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PALM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PALM_DATA_CACHE", str(tmp_path / "cache"))
     found = scores_of_a_first_run(name, tmp_path, capfd)
     record_property("scores", found)
     assert found
