@@ -31,7 +31,9 @@ def main(num_epochs: int, save_path: Path) -> None:
     for step, batch in enumerate(trainer.fit_reader(reader), start=1):
         loss = trainer.train_one_step(batch)["intent.loss"].item()
         if step % trainer.steps_pur_epoch == 0:
-            scores = trainer.evaluate(DATA / "dev.tsv", metrics=["accuracy", "macro_f1", "mcc"])
+            trainer.save(save_path / "last", save_type="predict")
+            last = palm.load_model(save_path / "last")
+            scores = last.evaluate(DATA / "dev.tsv", metrics=["accuracy", "macro_f1", "mcc"])
             told = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
             print(f"epoch {trainer.cur_train_epoch}: loss {loss:.3f}, {told}")
             if scores["accuracy"] > best:

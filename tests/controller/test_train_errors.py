@@ -69,7 +69,7 @@ def test_predicting_without_a_model_or_a_file(run: Run, capsys: pytest.CaptureFi
     run.write()
     config = [str(run.folder / "config.yaml"), "--task_dir", "tasks"]
     assert main(["predict", *config, "--task", "cls"]) == 2
-    assert re.search(r"infer_model.*save_path", capsys.readouterr().err)
+    assert re.search(r"out/cls is not .*: there is no such folder; train first", capsys.readouterr().err)
     assert main(["predict", *config, "--task", "sentiment"]) == 2
     assert "'sentiment'" in capsys.readouterr().err
     assert main(["predict", *config, "--task", "cls", "--cls.pred_file", "nowhere.tsv"]) == 2
