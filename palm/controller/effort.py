@@ -122,6 +122,12 @@ class RunFacts:
     tasks: int = 1
 
 
+def _head_factor(facts: RunFacts, width: int) -> int | None:
+    if facts.tasks > 1:
+        return HEAD_FACTOR
+    return NARROW_HEAD_FACTOR if facts.is_pretrained and width <= NARROWEST else None
+
+
 def choose_settings(effort: Effort, facts: RunFacts) -> Choice:
     """Choose training settings; docs/optimization.md reports how well they do."""
     rows = COUNTED_ROWS if facts.rows is None else max(1, facts.rows)
@@ -144,11 +150,9 @@ def choose_settings(effort: Effort, facts: RunFacts) -> Choice:
         "batch_size": (batch, many),
         "num_epochs": (epochs, f"{many}: about {updates} updates, at least {passes} passes"),
     }
-    if facts.tasks > 1:
+    if factor := _head_factor(facts, width):
         why = f"{facts.tasks} tasks: a head follows an encoder that the others move"
-        chosen["head_learning_rate"] = (float(f"{HEAD_FACTOR * rate:.2g}"), why)
-    elif facts.is_pretrained and width <= NARROWEST:
-        chosen["head_learning_rate"] = (float(f"{NARROW_HEAD_FACTOR * rate:.2g}"), encoder)
+        chosen["head_learning_rate"] = (float(f"{factor * rate:.2g}"), why if facts.tasks > 1 else encoder)
     if facts.can_rest and facts.is_pretrained and width >= NARROW and rows <= FEW_ROWS:
         chosen["freeze"] = ("embeddings", f"{rows} rows have few of the words")
     if facts.has_warmup:

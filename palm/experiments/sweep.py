@@ -234,10 +234,7 @@ def sweep(
         PalmError: the folder contains another sweep, a run ended with an error, or none has a score.
     """
     show_on_console()
-    searched = space_of(space)
-    raise_any([] if trials is None else count_problems(trials=trials))
-    if "save_path" in searched:
-        raise ConfigError("sweep: save_path cannot vary; each run has its own folder under --output")
+    searched = _searched(space, trials)
     source = Source(config, task_dir, argv)
     first = source.edited(first_point(searched))
     raise_any(_problems(first))
@@ -251,6 +248,14 @@ def sweep(
         found = {run.name: result for run, result in grid.train(runs)}
         tried = zip(runs, points, strict=True)
         return _written(grid.path, [Trial(run.name, point, found[run.name]) for run, point in tried], source)
+
+
+def _searched(space: Mapping[str, Any], trials: int | None) -> Space:
+    searched = space_of(space)
+    raise_any([] if trials is None else count_problems(trials=trials))
+    if "save_path" in searched:
+        raise ConfigError("sweep: save_path cannot vary; each run has its own folder under --output")
+    return searched
 
 
 def _problems(run: RunConfig) -> Iterator[str]:
