@@ -142,7 +142,7 @@ def choose_settings(effort: Effort, facts: RunFacts) -> Choice:
         rate = float(f"{rate * (NARROW / max(width, NARROWEST)) ** NARROWER:.2g}")
     encoder = f"{'pretrained' if facts.is_pretrained else 'random'} weights, {width} wide"
     if facts.is_pretrained and width <= NARROW and epochs * per_epoch < FEW_UPDATES:
-        rate *= FEW_FACTOR
+        rate = float(f"{rate * FEW_FACTOR:.2g}")
         encoder += f", {epochs * per_epoch} updates"
     many = f"{COUNTED_ROWS} rows or more" if rows >= COUNTED_ROWS else f"{rows} rows"
     chosen: Choice = {
