@@ -1,8 +1,8 @@
 """Make the pictures of README.md and docs/gallery.md: `python scripts/make_pictures.py [PART ...]`.
 
-Trains the tutorial's tasks, a comparison of them and a demo from fixed seeds, a few minutes in all. The parts
-are `hotel`, `compare`, `check` and `demo`. Needs Chromium, chromedriver,
-Pillow and the extras `report` and `serve`.
+Trains the tutorial's tasks, a comparison of them and two demos from fixed seeds, a few minutes in all.
+The parts are `hotel`, `compare`, `check`, `reading` and `demo`. Needs Chromium, chromedriver, Pillow and
+the extras `report` and `serve`.
 """
 
 from __future__ import annotations
@@ -118,6 +118,16 @@ def check(page: Browser) -> None:
     take(page, Path("check.html").resolve().as_uri(), "check", height=520)
 
 
+def reading(page: Browser) -> None:
+    """The report of demo 2: answers in their texts."""
+    out = Path("reading")
+    if not out.exists():
+        dev = f"--mrqa.dev_file {ROOT}/data/mrqa/dev.json"
+        palm(f"train {ROOT}/demos/demo2/config.yaml --task_dir tasks --save_path {out} {dev}")
+    palm(f"report {out}")
+    take(page, (out / "report.html").resolve().as_uri(), "answers", begin="#task-1 .rows")
+
+
 def demo(page: Browser) -> None:
     """The report of demo 10: spans, and relations between them."""
     out = Path("spans")
@@ -127,7 +137,7 @@ def demo(page: Browser) -> None:
     take(page, (out / "report.html").resolve().as_uri(), "spans", begin="#task-1 .rows")
 
 
-PARTS = {part.__name__: part for part in (hotel, compare, check, demo)}
+PARTS = {part.__name__: part for part in (hotel, compare, check, reading, demo)}
 
 
 def main() -> None:
