@@ -186,6 +186,11 @@ class Sweep(Printed):
     best: Trial
     best_config: Path
 
+    @property
+    def ties(self) -> list[str]:
+        """The other runs with the score of the best one, which is the first of them."""
+        return [each.run for each in self.trials if each.score == self.best.score and each is not self.best]
+
     def parts(self) -> list[str | list[list[str]]]:
         """Return the table of the trials, and the best one."""
         names = list(self.best.values)
@@ -195,7 +200,8 @@ class Sweep(Printed):
             state = f"{result['state']}: {result['why']}" if result["why"] else result["state"]
             values = [str(trial.values[name]) for name in names]
             rows.append([trial.run, *values, shown_score(result["score"]), str(result["step"]), state])
-        return [rows, f"best: {self.best.run}; train it: palm train {self.best_config}"]
+        equal = f" (equal: {', '.join(self.ties)})" if self.ties else ""
+        return [rows, f"best: {self.best.run}{equal}; train it: palm train {self.best_config}"]
 
 
 def sweep(
@@ -284,7 +290,10 @@ def _written(folder: Path, trials: Sequence[Trial], source: Source) -> Sweep:
         why = best.result["why"] or best.result["state"]
         raise PalmError(f"no run under {folder} has a dev score: {why}")
     settings = _document(source, best.values, save_path=str((folder / "best").absolute()))
-    head = f"# The best of {len(trials)} runs of a sweep: dev score {score:.4f} at step {step}"
-    write_text(folder / BEST_CONFIG, f"{head}\n{yaml_text(settings)}")
-    write_json(folder / SWEEP_JSON, {"best": best.run, "trials": list(map(asdict, trials))})
-    return Sweep(trials, best, folder / BEST_CONFIG)
+    found = Sweep(trials, best, folder / BEST_CONFIG)
+    equal = f"; equally good: {', '.join(found.ties)}" if found.ties else ""
+    head = f"# The best of {len(trials)} runs of a sweep: dev score {score:.4f} at step {step}{equal}"
+    write_text(found.best_config, f"{head}\n{yaml_text(settings)}")
+    whole = {"best": best.run, "ties": found.ties, "trials": list(map(asdict, trials))}
+    write_json(folder / SWEEP_JSON, whole)
+    return found

@@ -16,9 +16,11 @@ from palm.cli import main
 from palm.config import read_config
 from palm.controller.resolve import resolve
 from palm.core.errors import ConfigError, StorageError
-from palm.experiments.grid import word_of
+from palm.experiments.grid import Result, word_of
 from palm.experiments.sweep import (
     Range,
+    Sweep,
+    Trial,
     grid_points,
     grid_words,
     read_space,
@@ -72,6 +74,16 @@ def test_a_grid_is_trained_once_and_its_best_is_a_configuration(
     assert json.loads((folder / "sweep.json").read_text(encoding="utf-8")) == found
     with raises(StorageError, "learning_rate was 1e-09", "0.5", "--overwrite"):
         palm.sweep(tmp_path / "config.yaml", {"learning_rate": [0.5], "cls.batch_size": [8]})
+
+
+def test_runs_that_are_equally_good_are_named() -> None:
+    result = Result(state="done", why="", step=8, score=None, steps={}, seconds=1.0, test={})
+    scores = (0.5, 0.75, 0.75, None, 0.75)
+    trials = [Trial(f"{k:04d}", {"rate": k}, {**result, "score": score}) for k, score in enumerate(scores)]
+    found = Sweep(trials, trials[1], Path("best.yaml"))
+    assert found.ties == ["0002", "0004"]
+    assert "best: 0001 (equal: 0002, 0004); train it:" in str(found)
+    assert Sweep(trials, trials[0], Path("best.yaml")).ties == []
 
 
 def test_points_are_all_combinations() -> None:
