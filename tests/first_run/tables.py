@@ -25,11 +25,15 @@ EFFECTS = {
     "golden": 9, "large": 6, "new": 5, "strong": 3, "used": -4, "small": -5, "broken": -9, "cheap": -7,
     "rare": 7, "narrow": -3,
 }  # fmt: skip
-_PEOPLE = "anna carl erik hanna ivan jana karl laura martin nora oscar paula ruth sara victor wanda"
-PEOPLE = _PEOPLE.split()
+PEOPLE = [
+    "anna", "carl", "erik", "hanna", "ivan", "jana", "karl", "laura",
+    "martin", "nora", "oscar", "paula", "ruth", "sara", "victor", "wanda",
+]  # fmt: skip
 FAMILIES = ["baker", "carpenter", "gardener", "painter", "sailor", "builder"]
-_PLACES = "bergen selma kirholm dalby valley lysport hulton granwick felholt norstead"
-PLACES = _PLACES.split()
+PLACES = [
+    "bergen", "selma", "kirholm", "dalby", "valley",
+    "lysport", "hulton", "granwick", "felholt", "norstead",
+]  # fmt: skip
 
 Row = dict[str, Any]
 
@@ -241,11 +245,11 @@ def told(rng: random.Random) -> Row:
 
 TABLES = {
     make.__name__: make
-    for make in (
-        *(topics, pairs, several, prices, stars, people, ranked, choices, questions),
-        *(tickets, goods, requests, spans, visits, relations, answers, told),
-    )
-}
+    for make in [
+        topics, pairs, several, prices, stars, people, ranked, choices, questions, tickets, goods,
+        requests, spans, visits, relations, answers, told,
+    ]
+}  # fmt: skip
 """Name -> a row of the table, by a generator of random numbers."""
 
 
