@@ -252,7 +252,7 @@ def _steps_of_all(run: RunConfig, main: TaskConfig) -> float:
     by_ratio = run.settings.mixing == "mix_ratio" and main.settings.mix_ratio > 0
     steps = sum(drawn) / main.settings.mix_ratio if by_ratio else len(drawn)
     together = run.settings.tasks_per_step
-    return max(1.0, steps / (len(drawn) if together == "all" else together))
+    return max(1.0, steps / (len(drawn) if together == "all" else max(1, together)))  # 0 is refused later
 
 
 def _rows(task: TaskConfig) -> int | None:

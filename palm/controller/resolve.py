@@ -404,7 +404,8 @@ class _Resolver:
         for task in tasks:
             if not (task.settings.batch_size or config.place("batch_size", task.name)):
                 config.problem(f"task {task.name!r}: {NO_BATCH_SIZE}")
-            if task.settings.train_file is None and config.place("train_file", task.name) is None:
+            train_file = config.value("train_file", task.name)
+            if task.settings.train_file is None and not (train_file and train_file.value):
                 config.problem(
                     f"task {task.name!r} has no train_file; name its training data in {task.name}.yaml"
                 )

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from helpers import tiny
+from helpers.messages import raises
 from palm.config import read_config
 from palm.controller.controller import Controller
 from palm.controller.effort import RunFacts, choose_by_effort, choose_settings, facts_of
@@ -167,6 +168,11 @@ def test_a_setting_that_overrides_another_is_told_once(
         Controller(config, argv=["--max_seq_len", "16"])
     told = [record.getMessage() for record in caplog.records if " overrides " in record.getMessage()]
     assert told == ["--max_seq_len = 16 overrides 32 (config)"]
+
+
+def test_a_step_of_no_tasks_is_refused_by_name(tmp_path: Path) -> None:
+    with raises(ConfigError, "tasks_per_step should be an integer from 1 to 2"):
+        Controller(given(tmp_path, "cls", "match", tasks_per_step=0), argv=[])
 
 
 def test_a_world_size_without_a_rank_is_that_of_no_launcher(

@@ -58,6 +58,14 @@ def test_misspelt_keys_wrong_types_and_missing_files_come_in_one_report(
     assert "--batch_sise: nothing uses 'batch_sise'; did you mean 'batch_size'?" in message
 
 
+def test_an_empty_train_file_and_a_setting_that_went(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.tasks["cls"] |= {"train_file": "", "split": {"dev": 0.5}}
+    run.settings["callbacks"] = "mine.Watch"
+    message = run.train(capsys)
+    assert "task 'cls' has no train_file" in message
+    assert "train(callbacks=[" in message
+
+
 def test_components_that_do_not_fit_together(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.tasks["cls"]["paradigm"] = "mlm"
     features, loss = run.train(capsys).splitlines()
