@@ -311,18 +311,17 @@ def read(stream: IO[bytes], last: bytes) -> bytes:
     return said
 
 
-def test_an_earlier_run_is_returned_on_all_ranks_or_told_without_a_traceback(
-    two: Path, tmp_path: Path
-) -> None:
-    settings = ranks.config(two, "out", 2, save_every_n_steps=ranks.SAVED, overwrite=False)
-    (tmp_path / "config.yaml").write_text(json.dumps(settings), encoding="utf-8")
-    command = ["train", str(tmp_path / "config.yaml")]
-    status, output = torchrun(tmp_path, "--standalone", "--nproc-per-node=2", PALM, *command)
-    assert status == 0, output
-    assert "Global step" not in output
-    status, output = run_script(Path(PALM), tmp_path, *command, "--learning_rate", "0.5")
+def test_an_earlier_run_in_the_folder_is_told_without_a_traceback(folder: Path) -> None:
+    settings = tiny.config(folder, "cls", num_hidden_layers=1, num_devices=2, device="cpu", max_steps=2)
+    settings.pop("overwrite")
+    (folder / "config.yaml").write_text(json.dumps(settings), encoding="utf-8")
+    command = ["train", str(folder / "config.yaml")]
+    for _ in ("trains", "returns its result on all ranks"):
+        status, output = torchrun(folder, "--standalone", "--nproc-per-node=2", PALM, *command)
+        assert status == 0, output
+    status, output = run_script(Path(PALM), folder, *command, "--learning_rate", "0.5")
     assert status == 2, output
-    assert f"error: save_path: {two / 'out'} holds a finished run" in output
+    assert f"error: save_path: {folder / 'out'} holds a finished run" in output
     assert "Traceback" not in output
 
 
