@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 import random
 import runpy
@@ -22,19 +23,33 @@ from palm.cli.starter.project import KINDS, TEMPLATES, tasks_of, write_project
 from palm.cli.starter.start import word_vectors
 from palm.cli.starter.table_tasks import tasks_in
 from palm.core.errors import ConfigError, StorageError
+from palm.report.analysis import Analysis, analyses_of
+from palm.report.page import page
+from palm.report.run import read_run
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("tasks", [["mlm"], list(KINDS)], ids=",".join)
-def test_a_project_is_in_order(tasks: list[str], tmp_path: Path) -> None:
-    config = tmp_path / "project" / "config.yaml"
-    assert main(["init", str(config.parent), "--tasks", ",".join(tasks)]) == 0
-    found = check(config, measure=False)
+def test_a_project_is_in_order_and_trains(tasks: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    assert main(["init", str(folder), "--tasks", ",".join(tasks)]) == 0
+    found = check(folder / "config.yaml", measure=False)
     assert [str(problem) for problem in found.problems] == []
     assert found.plan is not None
-    targets = [task.name for task in palm.Controller(config, argv=[]).run.tasks if task.settings.is_target]
-    assert targets == ([task for task in tasks if task != "mlm"] or ["mlm"])
+    result = palm.Controller(folder / "config.yaml", argv=["--num_epochs", "0.3"]).train()
+    targets = [task for task in tasks if task != "mlm"] or ["mlm"]
+    assert [task for task in tasks if f"{task} (best)" in result.paths] == targets
+    assert main(["predict", str(folder / "config.yaml"), "--task", targets[-1]]) == 0
+    run = read_run(folder / "output")
+    analyses = analyses_of(run)
+    shown = html.unescape(page(run, analyses))
+    for target in targets:
+        found = analyses[target]
+        assert isinstance(found, Analysis), found
+        assert found.data["examples"] > 0
+        assert len(found.hardest) > 0
+        assert found.hardest[0].place in shown
 
 
 def floors() -> dict[str, tuple[str, float]]:
