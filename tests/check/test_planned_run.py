@@ -11,9 +11,6 @@ import palm
 from helpers import tiny
 from helpers.bag import with_bag
 from palm.check import check
-from palm.config import settings_of
-from palm.config.run import LISTED
-from palm.config.settings import RunSettings, TaskSettings
 from palm.mixing import MIXINGS
 from palm.train.callbacks import Planned
 from palm.train.loop import Step
@@ -42,30 +39,6 @@ PLANNED: dict[str, list[Any]] = {
     "where": [{"match.where": {"label": "1"}}],
 }
 """Setting -> values under which the run has another plan; a mapping where that takes several settings."""
-
-ELSEWHERE = {"stages", "num_devices", "early_stopping_patience"}
-"""The same with tests of their own below."""
-
-NOT_PLANNED = {
-    *("task_instance", "balance", "task_reuse_tag", "backbone"),
-    *("backbone_config_path", "pretrain_path", "start_from", "reset", "save_path", "optimizer"),
-    *("lr_scheduler", "warmup_proportion", "use_ema", "ema_decay", "print_every_n_steps", "progress"),
-    *("quiet", "verbose", "loggers", "keep_last_n", "resume"),
-    *("eval_every_epoch", "eval_every_n_steps", "save_every_n_steps", "save_infermodel_every_n_steps"),
-    *("overwrite", "data_cache", "use_data_cache", "use_gpu", "device"),
-    *("process_group_timeout", "precision", "deterministic", "activation_checkpointing"),
-    # of a task
-    *("train_file", "dev_file", "metrics", "pred_file", "pred_output_path", "pred_batch_size"),
-    *("print_first_n", "loss_weight", "learning_rate_factor", "head_learning_rate", "lora"),
-}
-"""Settings that change nothing in which steps there are."""
-
-
-def test_every_setting_is_classified() -> None:
-    known = {*settings_of(RunSettings), *settings_of(TaskSettings)} - {*LISTED}
-    known |= {name for strategy in MIXINGS for name in settings_of(MIXINGS[strategy])} | {"mix_ratio"}
-    assert known == {*PLANNED} | ELSEWHERE | NOT_PLANNED
-    assert not ({*PLANNED} | ELSEWHERE) & NOT_PLANNED
 
 
 def three_tasks(folder: Path, **settings: Any) -> dict[str, Any]:

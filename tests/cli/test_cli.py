@@ -17,7 +17,6 @@ import pytest
 import palm
 from helpers import tiny
 from palm.cli import COMMANDS, main
-from palm.cli.command import path
 from palm.cli.runs import GROUPS
 from palm.core.errors import EXIT_CODES
 from palm.core.logging import aligned
@@ -120,18 +119,6 @@ def test_the_documented_exit_codes_are_those_of_the_code() -> None:
 FINDS = {"check", "train", "diff"}
 """Commands that end with 1 if they find something."""
 
-WRITES = {
-    "check",
-    "compare",
-    "sweep",
-    "predict",
-    "download",
-    "report",
-    "export",
-    "convert",
-}
-"""Commands with `--output OUT`."""
-
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_refused_command_ends_with_2_and_only_some_may_end_with_1(
@@ -148,19 +135,6 @@ def test_a_refused_command_ends_with_2_and_only_some_may_end_with_1(
         command in FINDS,
     )
     assert list(tmp_path.iterdir()) == []
-
-
-def test_every_command_that_writes_says_where_by_one_option() -> None:
-    options = {
-        name: next((each for each in command.parser()._actions if "--output" in each.option_strings), None)
-        for name, command in COMMANDS.items()
-    }
-    given = {name: option for name, option in options.items() if option is not None}
-    assert given.keys() == WRITES
-    assert {name for name, option in given.items() if option.required} == {"export", "convert"}
-    for option in given.values():
-        assert str(option.help).startswith("where to write ")
-        assert (option.metavar, option.type) == ("OUT", path)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the words are those of a POSIX shell")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -88,10 +87,3 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert f"python {sys.version.split()[0]}" in done.stdout
     assert not (tmp_path / "packages").exists()
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_without_a_folder_the_usage_is_shown() -> None:
-    done = subprocess.run(["bash", "scripts/gpu_day.sh"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "scripts/gpu_day.sh FOLDER" in done.stderr
