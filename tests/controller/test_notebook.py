@@ -58,12 +58,3 @@ def test_a_second_training_in_the_same_kernel_is_refused_or_says_that_it_starts_
     anew = controller(folder, overwrite=True).train()
     assert (anew.steps, anew.history[0].step) == ({"cls": 10}, 0)
     assert re.search(r"the earlier run was moved to out\.previous", caplog.text)
-
-
-def test_an_interrupted_stage_is_the_last(folder: Path) -> None:
-    stages = [{"name": "one"}, {"name": "two"}]
-    result = controller(folder, stages=stages).train([INTERRUPT])
-    assert (result.is_interrupted, result.history[-1].step) == (True, 3)
-    assert not (folder / "out/stages/2-two").exists()
-    resumed = controller(folder, stages=stages, resume="auto").train()
-    assert (resumed.is_interrupted, resumed.steps) == (False, {"cls": 20})

@@ -80,15 +80,6 @@ def test_predicting_takes_memory_for_a_chunk_not_for_the_file(trained: Path, tmp
     assert large < 1.5 * small
 
 
-def test_a_damaged_model_is_named(trained: Path, tmp_path: Path) -> None:
-    shutil.copytree(model_of(trained, "cls"), tmp_path / "m")
-    (tmp_path / "m" / "vocab.txt").write_text("[PAD]\n", encoding="utf-8")
-    with pytest.raises(palm.StorageError, match=r"m is damaged: vocab\.txt\b"):
-        palm.load_model(tmp_path / "m")
-    with pytest.raises(palm.StorageError, match=r"manifest\.json"):
-        palm.load_model(tmp_path)
-
-
 def test_the_resolved_configuration_repeats_the_run(folder: Path) -> None:
     first = Controller(tiny.config(folder, "cls", num_epochs=1), argv=["--learning_rate", "2e-3"])
     first.train()

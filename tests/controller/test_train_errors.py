@@ -44,20 +44,6 @@ class Run:
         tiny.write_config(self.folder, self.settings, "tasks")
 
 
-def test_misspelt_keys_wrong_types_and_missing_files_come_in_one_report(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run.tasks["cls"]["n_clases"] = run.tasks["cls"].pop("n_classes")
-    run.settings["learning_rate"] = "fast"
-    run.tasks["match"]["train_file"] = "nowhere.tsv"
-    message = run.train(capsys, "--batch_sise", "8")
-    assert re.search(r"tasks/cls\.yaml:5: .*'n_clases'.*'n_classes'", message)
-    assert "tasks/cls.yaml: n_classes is missing" in message
-    assert re.search(r"learning_rate .*number.*'fast'", message)
-    assert "tasks/match.yaml:1: train_file: no such file: nowhere.tsv" in message
-    assert "--batch_sise: nothing uses 'batch_sise'; did you mean 'batch_size'?" in message
-
-
 def test_an_empty_train_file_and_a_setting_that_went(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.tasks["cls"] |= {"train_file": "", "split": {"dev": 0.5}}
     run.settings["callbacks"] = "mine.Watch"

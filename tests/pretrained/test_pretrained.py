@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-import re
 import shutil
 import struct
 import tarfile
@@ -27,7 +26,7 @@ from helpers.tiny import sizes
 from palm.backbone import BERT, ERNIE, Backbone
 from palm.compat.paddle_files import read_variables
 from palm.core.errors import ConfigError, PalmError, StorageError
-from palm.pretrained import Report, from_ours, load_backbone, load_pretrain, read_weights, to_ours
+from palm.pretrained import from_ours, load_backbone, load_pretrain, read_weights, to_ours
 
 SENTENCES = [
     "Yes.",
@@ -410,9 +409,3 @@ def test_a_config_that_cannot_be_used_is_named(
         (folder / "config.json").write_text(content, encoding="utf-8")
     with pytest.raises(error, match=message):
         load_backbone(folder)
-
-
-def test_a_report_is_a_plain_value() -> None:
-    report = Report(Path("x"), ("a",), (), (), ())
-    assert report == Report(Path("x"), ("a",), (), (), ())
-    assert re.fullmatch(r"1 of .* 1 .* x", str(report))

@@ -175,28 +175,6 @@ def test_a_prediction_looks_at_no_label_and_answers_every_question(
     assert "'6': the question is empty" in caplog.messages[-1]
 
 
-@pytest.mark.parametrize(("mode", "trained", "repaired"), [("skip", 8, 0), ("repair", 13, 5)])
-def test_a_file_with_misplaced_answers_and_empty_questions_trains(
-    folder: Path, mode: str, trained: int, repaired: int
-) -> None:
-    """As the trial file of CMRC 2018 is: five answers stand elsewhere, two questions are empty."""
-    misplaced = [asked("lamp", start) for start in (0, 5, 10, 22, 24)]
-    empty = [asked("lamp", 23, question="")] * 2
-    path = squad(folder, *[asked("red door", 4)] * 8, *misplaced, *empty)
-    config = tiny.config(folder, "mrc", num_epochs=1, on_bad_row=mode)
-    config["tasks"]["mrc"]["train_file"] = str(path)
-    training = palm.Controller(config, argv=[]).training()
-    assert training.tasks[0].stream is not None
-    assert len(training.tasks[0].stream.rows) == trained
-    palm.Controller(config, argv=[]).train()
-    lines = (folder / "out" / "bad_rows.jsonl").read_text().splitlines()
-    done = [json.loads(line)["done"] for line in lines]
-    assert sorted(done) == sorted(
-        [f"answer_start {start} -> 23" for start in (0, 5, 10, 22, 24)][:repaired]
-        + ["left out"] * (7 - repaired)
-    )
-
-
 def test_evaluation_needs_only_the_texts_of_answers(folder: Path) -> None:
     path = squad(folder, *QUESTIONS[:-1])
     reader = MRCReader(folder / "vocab.txt", 32, 4, 8, on_bad_row="skip")

@@ -21,8 +21,8 @@ from palm.config import DataPath
 from palm.config.conversion import convert_value
 from palm.config.files import Setting, data_path, full_url, public
 from palm.core.errors import DataError
-from palm.reader import ClassifyReader, MultiLabelReader, SequenceLabelReader
-from palm.reader.tables.columns import Columns, cell_text
+from palm.reader import ClassifyReader, SequenceLabelReader
+from palm.reader.tables.columns import cell_text
 from palm.reader.tables.files import (
     MAX_CELL,
     Selection,
@@ -36,7 +36,7 @@ from palm.reader.tables.files import (
     shown_path,
     table_of,
 )
-from palm.reader.tables.reading import raw_rows, read_table, usable
+from palm.reader.tables.reading import raw_rows, usable
 
 MIB = 1 << 20
 
@@ -534,13 +534,6 @@ def test_a_map_of_names_takes_a_whole_number_as_an_id_in_any_form(tmp_path: Path
     path = written(tmp_path / "a.jsonl", lines)
     reader = ClassifyReader(write_vocabulary(tmp_path), 16, label_map={"no": 0, "yes": 1})
     assert [each.label for each in reader.read(path, True)] == [1, 1]
-
-
-def test_a_deeply_nested_cell_is_a_bad_row(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.tsv", "label\ttext_a\n" + "[" * 100_000 + "\ta\n")
-    with pytest.raises(DataError, match=r"a\.tsv:2: "):
-        list(MultiLabelReader(write_vocabulary(tmp_path), 16, n_classes=2).read(path, True))
-    assert len(list(map(usable, read_table(path, Columns(["label", "text_a"]))))) == 1
 
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow"])

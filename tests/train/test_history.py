@@ -236,10 +236,8 @@ def test_a_last_line_that_a_kill_cut_off_is_ignored(tmp_path: Path) -> None:
 # As values
 
 
-def history_of(folder: Path, *events: Event, tail: str = "") -> History:
+def history_of(folder: Path, *events: Event) -> History:
     write_events(folder / "history.jsonl", events)
-    with (folder / "history.jsonl").open("a", encoding="utf-8") as file:
-        file.write(tail)
     return read_history(folder)
 
 
@@ -250,17 +248,7 @@ def test_events_are_grouped_by_kind(tmp_path: Path) -> None:
     assert (found.seconds, found.last_step) == (2.0, 10)
 
 
-def test_a_history_of_a_killed_run_ends_before_the_line_that_was_cut(tmp_path: Path) -> None:
-    found = history_of(tmp_path, *EVENTS[:2], tail='{"event": "step", "st')
-    assert (len(found.steps), found.end, found.seconds) == (1, None, 1.5)
-
-
 def test_a_run_that_went_on_after_an_interruption_has_not_ended(tmp_path: Path) -> None:
     events = [*EVENTS[:2], Ended(10, "interrupted", 2.0)]
     assert history_of(tmp_path, *events).end == events[-1]
     assert history_of(tmp_path, *events, Logged(20, "a")).end is None
-
-
-def test_a_folder_without_a_history_is_named(tmp_path: Path) -> None:
-    with raises(palm.StorageError, str(tmp_path / "history.jsonl")):
-        read_history(tmp_path)

@@ -207,8 +207,3 @@ def test_the_encoders_of_transformers_take_adapters(folder: Path) -> None:
     assert differing == {layer.format(k, part) for k in range(2) for part in ("query", "value")}
     names = load_tensors(folder / "out" / "cls" / "infer_model" / "lora" / "adapter_model.safetensors")
     assert "base_model.model.encoder.layer.1.attention.self.value.lora_B.weight" in names
-
-
-def test_stages_are_refused_before_the_run(folder: Path) -> None:
-    with pytest.raises(palm.ConfigError, match=r"lora of cls"):
-        palm.Controller(config(folder, stages=[{"tasks": ["cls"], "num_epochs": 1}]), argv=[])

@@ -125,17 +125,6 @@ def training(**more: Any) -> dict[str, Any]:
     }
 
 
-def test_a_model_of_which_nothing_is_known_has_a_card() -> None:
-    text = model_card(description())
-    assert text == (
-        "---\nlanguage: zh\nlibrary_name: palm\npipeline_tag: text-classification\n"
-        "tags:\n- palm\n- ernie\n- cls\n---\n\n"
-        "# t\n\nText classification. Encoder: ernie (3 layers, 8 hidden units).\n\n"
-        "## How to load it\n\n```python\nimport palm\n\n"
-        'model = palm.load_model("t")  # the path of this directory\nmodel.predict(["a text"])\n```\n'
-    )
-
-
 def test_a_score_that_is_not_a_number_is_not_a_result() -> None:
     text = model_card(description(training=training()))
     assert "| pearson | NaN |  |  |\n| mse (lower is better) | 0.5000 |  |  |" in text
