@@ -2,6 +2,7 @@
 
     python benchmarks/on_ray.py FOLDER prepare --rows 200000    # data and a small model
     python benchmarks/on_ray.py FOLDER palm                     # palm predict
+    python benchmarks/on_ray.py FOLDER shards --count 16 --kill 3
     python benchmarks/on_ray.py FOLDER ray --actors 1 --kill 1  # Dataset.map_batches
     python benchmarks/on_ray.py FOLDER spark                    # mapInPandas, local mode
     python benchmarks/on_ray.py FOLDER overhead --rows 12288    # each adapter beside palm, in turns
@@ -9,8 +10,8 @@
     python benchmarks/on_ray.py FOLDER serve --kill 10          # two replicas, one killed now and then
 
 Rows are sorted by id and compared with those of `palm`: labels must be equal, and probabilities to 1e-5,
-because the batches are others. `train` compares the bits of all models and checkpoints with those of an
-uninterrupted run. The last line is JSON.
+because the batches are others; the file of `shards` must have the same bytes. `train` compares the bits of
+all models and checkpoints with those of an uninterrupted run. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -122,6 +123,35 @@ def alone(folder: Path) -> dict[str, Any]:
     began = time.monotonic()
     assert predict(folder, folder / "palm.jsonl").wait() == 0
     return {"seconds": time.monotonic() - began}
+
+
+def shards(folder: Path, count: int, kills: int) -> dict[str, Any]:
+    """Predict all shards, two at a time; kill some in the middle, and run these again with --resume."""
+    output = folder / "shards.jsonl"
+    rng = random.Random(count)
+    doomed = set(rng.sample(range(1, count + 1), kills))
+    waiting = list(range(1, count + 1))
+    killed = []
+    active: dict[int, subprocess.Popen[bytes]] = {}
+    while waiting or active:
+        while waiting and len(active) < 2:
+            number = waiting.pop(0)
+            active[number] = predict(folder, output, "--shard", f"{number}/{count}", "--resume")
+        time.sleep(0.1)
+        for number, process in list(active.items()):
+            log = folder / f".predictions.shards.jsonl.{number}-of-{count}.resume"
+            if number in doomed and log.exists() and log.stat().st_size > rng.randint(200_000, 1_500_000):
+                process.kill()
+                doomed.remove(number)
+            if process.poll() is not None:
+                del active[number]
+                if process.returncode == -signal.SIGKILL:
+                    killed.append({"shard": number, "bytes": log.stat().st_size})
+                    waiting.append(number)
+                else:
+                    assert process.returncode == 0, number
+    assert predict(folder, output, "--shard", f"merge/{count}").wait() == 0
+    return {"killed": killed, "same_bytes": output.read_bytes() == (folder / "palm.jsonl").read_bytes()}
 
 
 def on_ray(folder: Path, actors: int, kills: int, batch_size: int) -> dict[str, Any]:
@@ -247,6 +277,7 @@ def overhead(folder: Path, rows: int, rounds: int) -> dict[str, Any]:
     ray.data.DataContext.get_current().enable_progress_bars = False
     ways: dict[str, Callable[[], float]] = {
         "predict_file": lambda: of_file(folder, rows),
+        "--shard": lambda: of_file(folder, rows, shard="1/1"),
         "map_batches": lambda: of_dataset(folder),
         "mapInPandas": lambda: of_spark(folder),
         "train": lambda: of_training(folder, lambda run: palm.Controller(run, argv=[]).train()),
@@ -266,12 +297,12 @@ def overhead(folder: Path, rows: int, rounds: int) -> dict[str, Any]:
     return {"microseconds_per_row": times, "ratios": ratios}
 
 
-def of_file(folder: Path, rows: int) -> float:
+def of_file(folder: Path, rows: int, **how: Any) -> float:
     """CPU seconds per row of `predict_file`."""
     model = palm.load_model(model_of(folder), device="cpu")
     model.predict(["w1"])
     began = time.process_time()
-    model.predict_file(folder / "few.jsonl", folder / "few-predicted.jsonl")
+    model.predict_file(folder / "few.jsonl", folder / "few-predicted.jsonl", **how)
     return (time.process_time() - began) / rows
 
 
@@ -439,8 +470,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("what", choices=["prepare", "palm", "ray", "spark", "overhead", "train", "serve"])
+    parser.add_argument(
+        "what", choices=["prepare", "palm", "shards", "ray", "spark", "overhead", "train", "serve"]
+    )
     parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--count", type=int, default=16)
     parser.add_argument("--kill", type=int, default=0)
     parser.add_argument("--actors", type=int, default=1)
     parser.add_argument("--batch_size", type=int, default=BATCH)
@@ -451,6 +485,7 @@ def main() -> None:
     ways: dict[str, Callable[[], dict[str, Any]]] = {
         "prepare": lambda: prepare(folder, given.rows, given.width),
         "palm": lambda: alone(folder),
+        "shards": lambda: shards(folder, given.count, given.kill),
         "ray": lambda: on_ray(folder, given.actors, given.kill, given.batch_size),
         "spark": lambda: spark(folder),
         "overhead": lambda: overhead(folder, given.rows, given.rounds),

@@ -85,6 +85,7 @@ def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -
         cli.option("--input", type=cli.path, help="the data file to predict"),
         cli.output("the predictions: a folder, or a .jsonl, .csv or .parquet file"),
         cli.flag("--resume", "continue the same prediction where it was interrupted"),
+        cli.option("--shard", metavar="K/N", help="predict part K of N; merge/N puts all parts together"),
         *cli.SAVED_MODEL,
     ],
     takes_settings=True,
@@ -94,31 +95,31 @@ def predict(options: argparse.Namespace) -> None:
     targets, or of those named with --task, with their own best models. Or, without a configuration, predict a
     file with a saved model: --model DIR --input FILE --output DIR, or OUT/TASK for each of several tasks.
     """
+    how: dict[str, Any] = {"resume": options.resume, "shard": options.shard}
     if _names_model(options, "model", "input", "output"):
-        _predict_with_models(options)
+        _predict_with_models(options, how)
         return
     controller = _open_controller(options)
     if not (options.task or options.inference_model_dir or options.output):
-        controller.pred_all(resume=options.resume)
+        controller.pred_all(**how)
         return
     tasks = _chosen(options, controller, "pred_file")
     if options.output is not None and len(tasks) > 1:
         raise PalmError(f"--output is for the rows of one task; choose it with --task: {', '.join(tasks)}")
     for task in tasks:
-        controller.pred(task, options.inference_model_dir, output=options.output, resume=options.resume)
+        controller.pred(task, options.inference_model_dir, output=options.output, **how)
 
 
-def _predict_with_models(options: argparse.Namespace) -> None:
+def _predict_with_models(options: argparse.Namespace, how: dict[str, Any]) -> None:
     from palm.predict.inference import JointModel
     from palm.reader.predictions import is_table_name
 
     models = _load_models(options)
     if len(models) > 1 and is_table_name(options.output):
-        JointModel(models).predict_table(options.input, options.output, resume=options.resume)
+        JointModel(models).predict_table(options.input, options.output, **how)
         return
     places = {task: options.output / task if len(models) > 1 else options.output for task in models}
-    files = {task: (options.input, place) for task, place in places.items()}
-    JointModel(models).predict_files(files, resume=options.resume)
+    JointModel(models).predict_files({task: (options.input, p) for task, p in places.items()}, **how)
 
 
 @cli.command(

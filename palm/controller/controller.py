@@ -405,6 +405,7 @@ class Controller:
         *,
         resume: bool = False,
         output: str | Path | None = None,
+        shard: str | None = None,
     ) -> Predictions:
         """Predict a task's `pred_file` with its saved model.
 
@@ -414,13 +415,14 @@ class Controller:
                 a model, otherwise `<save_path>/<task>/infer_model`.
             resume: continue the same prediction if it was interrupted.
             output: where to write the predictions, instead of the task's `pred_output_path`.
+            shard: 'K/N' to predict a part, or 'merge/N', see `InferenceModel.predict_file`.
 
         Returns:
             The predictions, read from their files as needed: records, or for mrc question id -> answer.
         """
-        return self._predicted([task], inference_model_dir, resume, output)[task]
+        return self._predicted([task], inference_model_dir, resume, shard, output)[task]
 
-    def pred_all(self, *, resume: bool = False) -> dict[str, Predictions]:
+    def pred_all(self, *, resume: bool = False, shard: str | None = None) -> dict[str, Predictions]:
         """Predict every target that has a `pred_file`.
 
         Several targets are predicted with the model of all of them, `<save_path>/model`: if their files have
@@ -428,17 +430,19 @@ class Controller:
 
         Args:
             resume: continue the same prediction if it was interrupted.
+            shard: as for `pred`.
 
         Returns:
             Task -> its predictions, as from `pred`.
         """
-        return self._predicted(with_data(self.chosen, "pred_file"), None, resume)
+        return self._predicted(with_data(self.chosen, "pred_file"), None, resume, shard)
 
     def _predicted(
         self,
         names: Sequence[str],
         given: str | Path | None,
         resume: bool,
+        shard: str | None,
         output: str | Path | None = None,
     ) -> dict[str, Predictions]:
         start_processes(self.run.settings)
@@ -447,9 +451,10 @@ class Controller:
         for task in tasks:
             place = output or task.settings.pred_output_path or self.run.folder / task.name
             files[task.name] = (self._data_file(task, "pred_file"), place)
-        predictions = self._models(tasks, given).predict_files(files, resume=resume)
+        predictions = self._models(tasks, given).predict_files(files, resume=resume, shard=shard)
+        saved = "predictions" if shard is None else f"shard {shard}"
         for name, (_, place) in files.items():
-            logger.info("%s: predictions saved at %s", name, place)
+            logger.info("%s: %s saved at %s", name, saved, place)
         return predictions
 
     def _data_file(self, task: TaskConfig, setting: str, given: str | Path | None = None) -> Path:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from types import NoneType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,36 +29,19 @@ from palm.core.layers import WeightCache
 from palm.core.logging import printable
 from palm.core.saved import Tensors, tensor_digests
 from palm.metrics import metric_problems
-from palm.predict.log import PredictionLog
+from palm.predict.log import COMPUTED, Output, PredictionLog
 from palm.predict.onnx import OnnxEngine
 from palm.reader import Predictions, Reader, Record, Rows
 from palm.reader.predictions import (
     PREDICTION_FILES,
     check_output_name,
     is_table_name,
-    task_cells,
     write_table,
 )
 from palm.reader.rows import Column, TextFacts
 from palm.reader.tables.files import data_checksum, sources_of
 from palm.train import task_model
 from palm.train.task_model import Chunk, Prediction, TaskModel, Work, encoded, shared_outputs
-
-T = TypeVar("T")
-
-
-class Output(NamedTuple):
-    """The predictions of a file.
-
-    Args:
-        file: the data file.
-        log: keeps the records until all of them are predicted.
-        write: consumes all records, in order.
-    """
-
-    file: Path
-    log: PredictionLog
-    write: Callable[[Iterable[Record]], Predictions]
 
 
 class InferenceModel(TaskModel):
@@ -109,7 +92,9 @@ class InferenceModel(TaskModel):
         check_texts(texts)
         return list(self.records(self.reader.parse(texts)))
 
-    def predict_file(self, path: str | Path, directory: str | Path, *, resume: bool = False) -> Predictions:
+    def predict_file(
+        self, path: str | Path, directory: str | Path, *, resume: bool = False, shard: str | None = None
+    ) -> Predictions:
         """Predict a data file of any size in bounded memory and write the predictions to a folder or a table.
 
         All ranks must call this; they divide the work, and rank 0 writes. A stopped prediction leaves its
@@ -121,13 +106,16 @@ class InferenceModel(TaskModel):
                 complete. A name that ends in `.jsonl`, `.csv` or `.parquet` writes a table instead, with the
                 columns of the input followed by those of the task.
             resume: continue a stopped prediction; the result is the same as without the stop.
+            shard: 'K/N' predicts part K of N, for a job of several, and keeps it in the folder; 'merge/N'
+                then writes the predictions from all N parts, the same bytes as without parts.
 
         Raises:
+            ConfigError: `shard` has another form.
             DataError: a row cannot be read; its file and line are named.
             StorageError: the directory cannot be written, or holds another stopped prediction.
         """
         files = {self.task: (path, directory)}
-        return JointModel({self.task: self}).predict_files(files, resume=resume)[self.task]
+        return JointModel({self.task: self}).predict_files(files, resume=resume, shard=shard)[self.task]
 
     def output_of(self, path: str | Path, directory: str | Path) -> Output:
         """Return how to write the predictions of a file; arguments and errors as for `predict_file`."""
@@ -136,19 +124,15 @@ class InferenceModel(TaskModel):
         target = Path(directory)
         is_table = _checked_table(file, target)
         folder = target.parent if is_table else target
+        # Now, because another file may take its name while this one is read.
+        digest = data_checksum(file, "blake2b") if is_main_process() else ""
 
         def write(records: Iterable[Record]) -> Predictions:
             if is_table:
                 return write_table(records, target, self.reader, file)
             return self.reader.write(records, folder)
 
-        return Output(file, self.log_of(file, folder), write)
-
-    def log_of(self, file: Path, folder: Path) -> PredictionLog:
-        """Return the log of a prediction of a file."""
-        # Now, because another file may take its name while this one is read.
-        digest = data_checksum(file, "blake2b") if is_main_process() else ""
-        return PredictionLog(folder, partial(self._about, digest), task_model.CHUNK_EXAMPLES)
+        return Output(file, folder, target.name if is_table else "", partial(self._about, digest), write)
 
     def _about(self, digest: str) -> dict[str, Any]:
         """Return all that predictions depend on, with the file's digest: name in messages -> value."""
@@ -159,7 +143,7 @@ class InferenceModel(TaskModel):
             "input file": digest,
             "reader": json.dumps(self.reader.settings, default=str),
             "batch size": self.batch_size,
-            "precision": computed if self.engine is None else self.engine.about,
+            COMPUTED: computed if self.engine is None else self.engine.about,
         }
 
     @explain_limits(LESS_PREDICTED)
@@ -291,7 +275,11 @@ class JointModel:
 
     @explain_limits(LESS_PREDICTED)
     def predict_files(
-        self, files: Mapping[str, tuple[str | Path, str | Path]], *, resume: bool = False
+        self,
+        files: Mapping[str, tuple[str | Path, str | Path]],
+        *,
+        resume: bool = False,
+        shard: str | None = None,
     ) -> dict[str, Predictions]:
         """Predict files of several tasks; the same texts in the same order are encoded once.
 
@@ -300,41 +288,39 @@ class JointModel:
         Args:
             files: task -> its data file, and where to write (see `InferenceModel.predict_file`).
             resume: continue a stopped prediction.
+            shard: as for `InferenceModel.predict_file`.
         """
         outs = {task: self.tasks[task].output_of(*places) for task, places in files.items()}
-        logs = {task: (out.file, out.log) for task, out in outs.items()}
-        return self._logged(
-            logs, resume, lambda: {task: out.log.finish(out.write) for task, out in outs.items()}
-        )
-
-    def _logged(
-        self, logs: Mapping[str, tuple[Path, PredictionLog]], resume: bool, finish: Callable[[], T]
-    ) -> T:
-        """Predict files into logs: task -> the file and its log; return the result of `finish` on rank 0."""
-        own = {task: log for task, (_, log) in logs.items()} if is_main_process() else {}
-        for log in own.values() if resume else ():
-            log.resume()
+        logs = {task: PredictionLog(out, task_model.CHUNK_EXAMPLES, shard) for task, out in outs.items()}
+        if not next(iter(logs.values())).number:
+            return broadcast(lambda: {task: log.merge() for task, log in logs.items()})
+        if resume and is_main_process():
+            for log in logs.values():
+                log.resume()
         # Only the first rank has the logs, but all ranks skip their examples.
-        done = broadcast(lambda: {task: log.num_records for task, log in own.items()})
+        done = broadcast(lambda: {task: log.num_records for task, log in logs.items()})
         work = {}
-        for task, (file, _) in logs.items():
+        for task, log in logs.items():
             reader = self.tasks[task].reader
-            examples = islice(reader.read(file, with_targets=False), done[task], None)
-            work[task] = self.tasks[task].work(encoded(reader, examples, done[task]), together=True)
+            first = (log.number - 1) * log.size + done[task] * log.count
+            examples = islice(reader.read(log.out.file, with_targets=False), first, None)
+            chunks = encoded(reader, examples, first, step=log.count)
+            work[task] = self.tasks[task].work(chunks, together=True)
         with report_missing_ranks("while predicting"), ExitStack() as stack:
-            for log in own.values():
+            for log in logs.values() if is_main_process() else ():
                 stack.enter_context(log)
-            names = printable(", ".join(logs))
+            names = printable(", ".join(outs))
             hidden = None if is_main_process() else True  # None shows it in a terminal
             bar = stack.enter_context(tqdm(desc=f"predicting {names}", unit=" examples", disable=hidden))
             for task, predictions in self.steps(work):
                 if predictions:
-                    own[task].append([each.record for each in predictions])
+                    logs[task].append([each.record for each in predictions])
                     bar.update(len(predictions))
-            return broadcast(finish)
+            return broadcast(lambda: {task: log.finish() for task, log in logs.items()})
 
-    @explain_limits(LESS_PREDICTED)
-    def predict_table(self, path: str | Path, table: str | Path, *, resume: bool = False) -> Predictions:
+    def predict_table(
+        self, path: str | Path, table: str | Path, *, resume: bool = False, shard: str | None = None
+    ) -> Predictions:
         """Predict a table with all tasks, and write its rows with a column `<task>.<field>` for each field.
 
         Until it is complete, the predictions of the tasks are in the folder `.<table>.tasks` beside it.
@@ -343,27 +329,35 @@ class JointModel:
             path: the data file, a table that every task reads.
             table: a name that ends in `.jsonl`, `.csv` or `.parquet`.
             resume: continue a stopped prediction.
+            shard: None; parts are predicted into folders.
 
         Raises:
+            ConfigError: there is a shard.
             DataError: a row cannot be read; its file and line are named.
             StorageError: the table cannot be written, or a task has not one prediction for each row.
         """
+        if shard is not None:
+            raise ConfigError("--shard writes the tasks of a model into folders; give a folder as --output")
         file = data_path(path)
         target = Path(table)
         check_not_read(target, sources_of(file))
         parts = target.absolute().with_name(f".{target.name}.tasks")
-        logs = {task: (file, model.log_of(file, parts / task)) for task, model in self.tasks.items()}
+        files = {task: (path, parts / task / "rows.jsonl") for task in self.tasks}
+        made = self.predict_files(files, resume=resume)
+        reader = self.tasks[next(iter(made))].reader
 
         def write() -> Predictions:
-            found = {task: log.records() for task, (_, log) in logs.items()}
-            errors = [f"{task}.error" for task, own in found.items() if any("error" in each for each in own)]
-            reader = self.tasks[next(iter(found))].reader
-            return write_table(_side_by_side(found), target, reader, file, errors=errors)
-
-        written = self._logged(logs, resume, write)
-        if is_main_process():
+            given = {name for row in reader.rows_of(file) for name in row}
+            rows = (
+                dict(chain(*(_named(task, own, given) for task, own in zip(made, row, strict=True))))
+                for row in zip(*made.values(), strict=True)
+            )
+            errors = [f"{task}.error" for task, own in made.items() if any("error" in row for row in own)]
+            written = write_table(rows, target, reader, file, errors=errors)
             remove(parts)
-        return written
+            return written
+
+        return broadcast(write)
 
     def encode(self, texts: Iterable[Any], tasks: Sequence[str] | None = None) -> list[EncodedText]:
         """Tokenize texts for some tasks; arguments and errors as for `predict`.
@@ -491,15 +485,11 @@ class JointModel:
         return examples
 
 
-def _side_by_side(found: Mapping[str, Iterable[Record]]) -> Iterator[Record]:
-    """Yield the cells of all tasks for each row of a table, which has the ids."""
-    for records in zip(*found.values(), strict=True):
-        yield {
-            f"{task}.{name}": value
-            for task, record in zip(found, records, strict=True)
-            for name, value in task_cells(record).items()
-            if name != "id"
-        }
+def _named(task: str, row: Record, given: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the cells of a task in one of its rows, which also has those of the input."""
+    for name, value in row.items():
+        if name not in given:
+            yield f"{task}.{name.removeprefix('predicted_')}", value
 
 
 def _without(value: Any, columns: set[str]) -> Any:

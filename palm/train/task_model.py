@@ -78,7 +78,7 @@ Work = Generator[Tensors | list[Prediction], Tensors, None]
 
 
 def encoded(
-    reader: Reader, examples: Iterable[Any], first: int = 0, with_targets: bool = False
+    reader: Reader, examples: Iterable[Any], first: int = 0, with_targets: bool = False, step: int = 1
 ) -> Iterator[Chunk]:
     """Encode examples in chunks, lazily.
 
@@ -87,12 +87,14 @@ def encoded(
         examples: those of `Reader.read`, or of `Reader.read_gold` to score them.
         first: index in the file of the first one.
         with_targets: encode with targets, for the loss, where the examples have any.
+        step: encode only every `step`-th chunk, beginning with the first.
     """
-    for chunk in chunks_of(examples, CHUNK_EXAMPLES):
-        rows = _with_targets(reader, chunk) if with_targets else None
-        if rows is None:
-            rows = reader.encode_usable(chunk, with_targets=False)
-        yield Chunk(first, chunk, rows)
+    for number, chunk in enumerate(chunks_of(examples, CHUNK_EXAMPLES)):
+        if number % step == 0:
+            rows = _with_targets(reader, chunk) if with_targets else None
+            if rows is None:
+                rows = reader.encode_usable(chunk, with_targets=False)
+            yield Chunk(first, chunk, rows)
         first += len(chunk)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -22,33 +21,27 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_the_jobs_of_an_array_give_the_predictions_of_one_job(folder: Path) -> None:
-    tiny.controller(folder, "cls", num_epochs=0.5).train()
+def test_the_jobs_of_an_array_and_the_merge_give_the_predictions_of_one_job(folder: Path) -> None:
+    tiny.controller(folder, "cls", "match", num_epochs=0.5).train()
     texts = [line.split("\t")[1] for line in (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()]
     (folder / "out").rename(folder / "output")
-    rows = "".join(json.dumps({"text_a": text}) + "\n" for text in texts[1:])
-    (folder / "rows.jsonl").write_text(rows, encoding="utf-8")
+    (folder / "rows.tsv").write_text("\n".join(["text_a", *texts[1:]]) + "\n", encoding="utf-8")
     (folder / "palm").write_text(f'#!/bin/sh\nexec {sys.executable} -m palm "$@"\n', encoding="utf-8")
     (folder / "palm").chmod(0o755)
     script = (ROOT / "deploy" / "predict-slurm.sh").read_text(encoding="utf-8")
+    script = script.replace("rows.jsonl", "rows.tsv").replace("/16", "/3")
     page = (ROOT / "docs" / "ray.md").read_text(encoding="utf-8")
-    (split,) = re.findall(r"split .+", page)
-    (join,) = re.findall(r'--wrap "(.+)"', page)
+    (merge,) = re.findall(r'--wrap "(.+)"', page)
+    merge = merge.replace("rows.jsonl", "rows.tsv").replace("/16", "/3")
+    alone = merge.replace("answers.jsonl", "alone.jsonl").replace(" --shard merge/3", "")
     environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-
-    def run(words: str, **more: str) -> None:
-        subprocess.run(["bash", "-c", words], cwd=folder, env=environment | more, check=True)
-
-    run(split.replace("/16", "/3"))
-    for job in ("2", "0", "1"):
-        run(script, SLURM_ARRAY_TASK_ID=job)
-    run(join)
-    run("palm predict --model output/cls --input rows.jsonl --output alone.jsonl")
-    made, alone = ((folder / name).read_text(encoding="utf-8") for name in ("answers.jsonl", "alone.jsonl"))
-    assert [json.loads(line)["label"] for line in made.splitlines()] == [
-        json.loads(line)["label"] for line in alone.splitlines()
-    ]
-    assert len(made.splitlines()) == len(texts) - 1
+    for job in ("2", "1", "3"):
+        own = environment | {"SLURM_ARRAY_TASK_ID": job}
+        subprocess.run(["bash", "-c", script], cwd=folder, env=own, check=True)
+    for words in (merge, alone):
+        subprocess.run(["bash", "-c", words], cwd=folder, env=environment, check=True)
+    assert (folder / "answers.jsonl").read_bytes() == (folder / "alone.jsonl").read_bytes()
+    assert len((folder / "answers.jsonl").read_text(encoding="utf-8").splitlines()) == len(texts) - 1
 
 
 def test_the_manifests_start_commands_that_palm_has() -> None:

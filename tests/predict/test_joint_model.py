@@ -180,16 +180,31 @@ def test_a_wrong_task_or_text_is_named(models: dict[str, InferenceModel]) -> Non
     assert joint.predict([], ["topic"]) == []
 
 
-def test_files_of_several_tasks_share_passes(
+def test_shards_of_several_tasks_share_passes_and_are_the_whole_byte_by_byte(
     models: dict[str, InferenceModel], passes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("palm.train.task_model.CHUNK_EXAMPLES", 8)  # 40 texts are 5 chunks
     file = tmp_path / "new.jsonl"
     file.write_text("".join(json.dumps({"text_a": text}) + "\n" for text in TEXTS), encoding="utf-8")
     joint = JointModel({task: models[task] for task in ("topic", "urgent")})
-    joint.predict_files({task: (file, tmp_path / task) for task in joint.tasks})
+
+    def predicted(name: str, **how: Any) -> dict[str, bytes]:
+        places = {task: (file, tmp_path / name / task) for task in joint.tasks}
+        joint.predict_files(places, **how)
+        return {
+            task: (folder / "predictions.json").read_bytes()
+            for task, (_, folder) in places.items()
+            if how.get("shard") in (None, "merge/2")
+        }
+
+    whole = predicted("whole")
     assert passes == [8] * 5
-    left = [each.name for each in (tmp_path / "topic").iterdir() if each.suffix != ".lock"]
+    passes.clear()
+    for shard in ("2/2", "1/2"):
+        predicted("parts", shard=shard, resume=True)
+    assert passes == [8] * 5
+    assert predicted("parts", shard="merge/2") == whole
+    left = [each.name for each in (tmp_path / "parts" / "topic").iterdir() if each.suffix != ".lock"]
     assert left == ["predictions.json"]
 
 

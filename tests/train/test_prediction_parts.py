@@ -1,4 +1,4 @@
-"""A stopped prediction has the files of one that was made in one go."""
+"""A stopped prediction, and one that several jobs made, has the files of one that was made in one go."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from helpers import tiny
 from helpers.messages import raises
 from palm.core.errors import StorageError
 from palm.predict.inference import InferenceModel, JointModel
-from palm.predict.log import PREDICTION_LOG, PredictionLog
+from palm.predict.log import PREDICTION_LOG, Output, PredictionLog
 from palm.reader.tables.files import data_checksum
 from palm.train import task_model
 
@@ -86,7 +86,7 @@ def test_a_stopped_prediction_continues_byte_by_byte(
 def test_another_model_or_file_cannot_continue_it(trained: Path, tmp_path: Path) -> None:
     model = model_of(trained, "cls")
     about = {**model._about(data_checksum(trained / "cls.tsv", "blake2b")), "model": "another"}
-    PredictionLog(tmp_path, lambda: about, size=1).append([{}])
+    PredictionLog(Output(Path(), tmp_path, "", lambda: about, list), size=1).append([{}])
     with raises(StorageError, " model;"):
         model.predict_file(trained / "cls.tsv", tmp_path, resume=True)
     model.batch_size = 3
@@ -107,7 +107,7 @@ def test_a_prediction_that_was_killed_before_its_first_record_begins_again(
 
 def test_a_second_prediction_into_one_folder_is_refused_meanwhile(trained: Path, tmp_path: Path) -> None:
     model = model_of(trained, "cls")
-    with PredictionLog(tmp_path / "new", dict, size=8):
+    with PredictionLog(Output(Path(), tmp_path / "new", "", dict, list), size=8):
         with raises(StorageError, str(tmp_path / "new")):
             model.predict_file(trained / "cls.tsv", tmp_path / "new")
         assert list(contents(tmp_path / "new")) == []
@@ -115,8 +115,82 @@ def test_a_second_prediction_into_one_folder_is_refused_meanwhile(trained: Path,
     assert list(contents(tmp_path / "new")) == ["predictions.json"]
 
 
+# Several jobs
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """43 rows are 11 chunks, the last one with 3 rows."""
+    monkeypatch.setattr(task_model, "CHUNK_EXAMPLES", 4)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize(("task", "name"), [("cls", "out.csv"), ("cls", ""), ("mrc", "")])
+@pytest.mark.parametrize("count", [3, 16])
+def test_merged_shards_are_the_whole(trained: Path, tmp_path: Path, task: str, name: str, count: int) -> None:
+    model, data = model_of(trained, task), trained / DATA[task]
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "parts").mkdir()
+    model.predict_file(data, tmp_path / "whole" / name)
+    sizes = []
+    for number in reversed(range(1, count + 1)):  # jobs end in any order
+        sizes.append(len(model.predict_file(data, tmp_path / "parts" / name, shard=f"{number}/{count}")))
+    assert sizes[::-1] == [sum(min(4, 43 - 4 * k) for k in range(j, 11, count)) for j in range(count)]
+    merged = model.predict_file(data, tmp_path / "parts" / name, shard=f"merge/{count}")
+    assert len(merged) == 43
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_stopped_shard_continues_and_a_finished_one_is_not_predicted_again(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data = model_of(trained, "cls"), trained / "cls.tsv"
+    model.predict_file(data, tmp_path / "whole")
+    well = JointModel.outputs
+    rows: list[int] = []
+
+    def outputs(self: JointModel, batches: Any) -> Any:
+        if batches and is_stopped and sum(rows) == 8:  # after two of the chunks 0, 2, 4, 6, 8 and 10
+            raise KeyboardInterrupt
+        rows.extend(len(batch["token_ids"]) for batch in batches.values())
+        return well(self, batches)
+
+    monkeypatch.setattr(JointModel, "outputs", outputs)
+    is_stopped = True
+    with pytest.raises(KeyboardInterrupt):
+        model.predict_file(data, tmp_path / "parts", shard="1/2")
+    is_stopped = False
+    model.predict_file(data, tmp_path / "parts", shard="2/2")
+    with raises(StorageError, "not finished: 1;"):
+        model.predict_file(data, tmp_path / "parts", shard="merge/2")
+
+    rows.clear()
+    assert len(model.predict_file(data, tmp_path / "parts", resume=True, shard="1/2")) == 23
+    assert sum(rows) == 23 - 8  # two chunks were done
+    assert len(model.predict_file(data, tmp_path / "parts", resume=True, shard="1/2")) == 23
+    assert sum(rows) == 23 - 8 + 3  # only the last, incomplete chunk
+    model.predict_file(data, tmp_path / "parts", shard="merge/2")
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_shards_of_another_model_or_file_are_refused(trained: Path, tmp_path: Path) -> None:
+    model = model_of(trained, "cls")
+    model.predict_file(trained / "cls.tsv", tmp_path, shard="1/2")
+    other = model_of(trained, "cls")
+    other.batch_size = 3
+    other.predict_file(trained / "cls.tsv", tmp_path, shard="2/2")
+    with raises(StorageError, "2-of-2.resume: this shard differs in batch size"):
+        model.predict_file(trained / "cls.tsv", tmp_path, shard="merge/2")
+    with pytest.raises(StorageError, match="differs in input file"):
+        model.predict_file(trained / "mlm.tsv", tmp_path, resume=True, shard="1/2")
+    assert len(contents(tmp_path)) == 2  # nothing is lost
+
+
 def test_numbers_of_numpy_reach_a_writer_as_numbers(tmp_path: Path) -> None:
-    with PredictionLog(tmp_path, lambda: {"precision": "fp32"}, 2) as log:
+    out = Output(tmp_path / "data", tmp_path, "", lambda: {"precision": "fp32"}, list)
+    with PredictionLog(out, 2) as log:
         log.append([{"score": np.float32(0.5), "count": np.int64(3), "probs": np.ones(2), "at": tmp_path}])
-        found = log.finish(list)
+        found = log.finish()
     assert found == [{"score": 0.5, "count": 3, "probs": [1.0, 1.0], "at": str(tmp_path)}]
