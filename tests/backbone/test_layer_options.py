@@ -20,7 +20,9 @@ def losses(folder: Path, **settings: Any) -> list[float]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_activation_checkpointing_changes_no_loss_dropout_included(folder: Path, precision: str) -> None:
+def test_activation_checkpointing_leaves_every_loss_as_it_is_dropout_included(
+    folder: Path, precision: str
+) -> None:
     plain = losses(folder, precision=precision)
     assert losses(folder, precision=precision, activation_checkpointing=True) == plain
 

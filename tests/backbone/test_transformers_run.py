@@ -352,7 +352,9 @@ def test_effort_knows_the_width_of_the_librarys_encoder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "targets"), [("modernbert", ["Wqkv"]), ("deberta-v2", ["query_proj", "value_proj"])]
 )
-def test_tasks_have_own_adapters_on_library_layers(family: str, targets: list[str], tmp_path: Path) -> None:
+def test_tasks_have_adapters_of_their_own_on_the_librarys_layers(
+    family: str, targets: list[str], tmp_path: Path
+) -> None:
     model = model_directory(tmp_path, family)
     lora = {"rank": 2, "targets": targets}
     settings = {"tasks_per_step": "all", "lora": lora, "num_epochs": 1, "max_steps": 2}
@@ -401,7 +403,9 @@ def test_engine_onnx_predicts_as_torch_does(
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_a_pickle_beside_the_settings_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickle_beside_the_configuration_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import pickle
 
     class Evil:
@@ -435,7 +439,9 @@ def judge_of(backbone: Transformers) -> Any:
 
 @pytest.mark.parametrize("pad", [0, 1, 3])
 @pytest.mark.parametrize("family", ["roberta", "xlm-roberta"])
-def test_explicit_positions_are_those_that_the_library_counts(family: str, pad: int, tmp_path: Path) -> None:
+def test_explicit_positions_are_those_that_the_library_counts_from_its_padding(
+    family: str, pad: int, tmp_path: Path
+) -> None:
     backbone = Transformers(write_config(tmp_path, family, pad_token_id=pad)).eval()
     judge = judge_of(backbone)
     ids = torch.arange(5, 25).view(2, 10)

@@ -186,7 +186,9 @@ def config_file(tmp_path: Path) -> Path:
     return file
 
 
-def test_the_command_prints_and_writes_values(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_values_and_writes_them(
+    config_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = config_file.with_name("check.txt")
     words = ["--strict", str(config_file), "--no_measure", "--output", str(file), "--batch_size", "8"]
     assert main(["check", *words]) == 0

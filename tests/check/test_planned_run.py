@@ -78,7 +78,9 @@ def test_check_shows_the_steps_and_the_rates_of_the_run(settings: dict[str, Any]
 
 
 @pytest.mark.parametrize(("devices", "tasks_per_step"), [(3, 1), (2, "all")])
-def test_several_devices_take_more_rows(devices: int, tasks_per_step: int | str, tmp_path: Path) -> None:
+def test_on_several_devices_every_step_has_more_rows(
+    devices: int, tasks_per_step: int | str, tmp_path: Path
+) -> None:
     config = three_tasks(tmp_path, tasks_per_step=tasks_per_step)
     found = check({**config, "num_devices": devices}, measure=False)
     same = check({**config, "batch_size": 4 * devices}, measure=False)  # as many rows a step, on one device

@@ -86,7 +86,9 @@ def test_the_help_of_train_is_one_screen_and_all_settings_are_one_option_away(
     assert {name for names in GROUPS.values() for name in names.split()} <= {*explained}
 
 
-def test_tables_fit_a_terminal_and_have_any_width_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_fit_a_terminal_and_are_as_wide_as_they_need_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows = [["task", "saved at"], ["任务", "/a/very/long/path" * 12], ["b", "c"]]
     lines = aligned(rows)
     assert lines == ["task  saved at", f"任务  {'/a/very/long/path' * 12}", "b     c"]

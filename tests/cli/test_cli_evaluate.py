@@ -38,7 +38,9 @@ def test_tasks_with_dev_data_are_scored(folder: Path, capsys: pytest.CaptureFixt
     assert list(told(capsys, "evaluate", folder / "config.yaml", *more)["match"]) == ["mcc"]
 
 
-def test_a_saved_model_needs_no_configuration(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_saved_model_is_scored_without_a_configuration(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = ["--model", folder / "out" / "cls" / "infer_model", "--input", folder / "cls.tsv"]
     scores = told(capsys, "evaluate", *model, "--metric", "accuracy", "--metric", "mcc")
     assert list(scores) == ["accuracy", "mcc"]

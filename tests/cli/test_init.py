@@ -89,7 +89,9 @@ def test_the_files_of_a_project_are_these_and_say_what_they_are(tmp_path: Path) 
     ("pretrain", "effort", "written"),
     [("a/b", None, "normal"), ("a/b", "best", "best"), (None, "quick", "quick")],
 )
-def test_effort_sets_rates(tmp_path: Path, pretrain: str | None, effort: str | None, written: str) -> None:
+def test_effort_replaces_rate_and_length(
+    tmp_path: Path, pretrain: str | None, effort: str | None, written: str
+) -> None:
     write_project(tmp_path / "project", {"cls": "cls"}, pretrain, effort=effort)
     config = yaml.safe_load((tmp_path / "project" / "config.yaml").read_text(encoding="utf-8"))
     assert config["effort"] == written
@@ -134,7 +136,9 @@ def test_the_rows_are_those_of_their_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [None, "3", 0.5])
-def test_spans_have_whole_numbers(tmp_path: Path, capfd: pytest.CaptureFixture[str], start: object) -> None:
+def test_spans_without_whole_numbers_are_no_labels(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], start: object
+) -> None:
     spans = [{"start": start, "end": 4, "label": "who"}, {"start": 5, "end": 9, "label": "what"}]
     row = {"text": "anna owns a boat", "spans": spans}
     table = tmp_path / "rows.jsonl"
@@ -160,7 +164,9 @@ def test_spans_have_whole_numbers(tmp_path: Path, capfd: pytest.CaptureFixture[s
         ),
     ],
 )
-def test_several_texts_are_a_task(tmp_path: Path, kind: str, name: str, cells: dict[str, object]) -> None:
+def test_a_table_of_several_texts_a_row_becomes_a_task(
+    tmp_path: Path, kind: str, name: str, cells: dict[str, object]
+) -> None:
     rows = [{"question": f"who owns boat {k}", **(cells or {"answer": f"anna owns {k}"})} for k in range(30)]
     table = tmp_path / "rows.jsonl"
     table.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
@@ -183,7 +189,9 @@ def test_the_folder_of_a_run_is_no_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "text\n", "text;label\na red boat;0\na blue boat;1\n"])
-def test_a_table_has_texts(tmp_path: Path, capfd: pytest.CaptureFixture[str], content: str) -> None:
+def test_a_table_without_columns_of_texts_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], content: str
+) -> None:
     table = tmp_path / "rows.csv"
     table.write_text(content, encoding="utf-8")
     assert main(["init", str(tmp_path / "project"), "--from", str(table)]) == 2
@@ -222,7 +230,9 @@ def test_texts_alone_become_masked_words(tmp_path: Path) -> None:
     assert (task["reader"], task["columns"]) == ("mlm", {"text_a": "text"})
 
 
-def test_named_columns_become_the_named_tasks(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_named_columns_become_tasks_of_the_named_kinds(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     table = tmp_path / "rows.csv"
     rows = [f"{k},the old boat {k} at sea,{k % 4},{'ab'[k % 2]},{k % 2},x{k}\n" for k in range(30)]
     table.write_text("id,text,visits,kind,late,code\n" + "".join(rows), encoding="utf-8")
@@ -248,7 +258,9 @@ def test_named_columns_become_the_named_tasks(tmp_path: Path, capfd: pytest.Capt
     assert not (tmp_path / "no").exists()
 
 
-def test_missing_weights_leave_no_project(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_weights_that_cannot_be_had_leave_no_project(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     given = ["--tasks", "cls", "--pretrain", str(tmp_path / "nobody")]
     assert main(["init", str(tmp_path / "project"), *given]) == 2
     assert str(tmp_path / "nobody") in capfd.readouterr().err
@@ -287,7 +299,9 @@ def test_a_csv_of_tags_and_stars_becomes_tasks_whose_script_finishes(tmp_path: P
         assert main([*words[:1], config, *words[2:], "--max_steps", "4"]) == 0
 
 
-def test_labels_that_are_numbers_are_in_order_and_the_file_says_what_else_they_may_be(tmp_path: Path) -> None:
+def test_labels_that_are_numbers_are_in_their_order_and_the_file_says_what_else_they_may_be(
+    tmp_path: Path,
+) -> None:
     table = tmp_path / "recipes.csv"
     rows = [f"soup with {k} beans,{(5, 10, 60)[k % 3]},{'ab'[k % 2]}\n" for k in range(30)]
     table.write_text("recipe,minutes,kind\n" + "".join(rows), encoding="utf-8")

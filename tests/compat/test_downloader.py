@@ -80,7 +80,9 @@ def test_a_model_that_the_hub_or_palm_lacks_is_an_error(tmp_path: Path, name: st
 
 
 @pytest.mark.usefixtures("server")
-def test_a_name_becomes_a_folder_for_scripts_of_2_x(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_becomes_a_folder_as_the_scripts_of_2_x_expect_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     folder = compat.downloader.download("pretrain", "ERNIE-v1-zh-base")
     assert folder == Path("pretrain/ERNIE-v1-zh-base")

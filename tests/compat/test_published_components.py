@@ -55,7 +55,9 @@ def predicting(trainer: palm.Trainer, folder: Path, head: type[Head]) -> palm.Tr
     return trainer
 
 
-def test_reader_encoder_head_optimizer_and_schedule_of_2_x_train_and_predict(folder: Path) -> None:
+def test_a_reader_a_backbone_a_head_an_optimizer_and_a_schedule_of_2_x_train_and_predict(
+    folder: Path,
+) -> None:
     trainer = predicting(trained(folder), folder, Head)
     results = trainer.predict()
     assert [torch.tensor(result["logits"]).argmax().item() for result in results] == true_labels(folder)

@@ -129,7 +129,9 @@ def _same(reader: Any, trainer: palm.Trainer) -> Any:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_trainer_and_a_controller_of_equal_settings_make_equal_losses(folder: Path, precision: str) -> None:
+def test_a_trainer_and_a_controller_of_the_same_settings_make_the_same_losses(
+    folder: Path, precision: str
+) -> None:
     settings = {"weight_decay": 0.01, "grad_clip": None, "warmup_proportion": 0.1, "precision": precision}
     controller = tiny.controller(folder, "cls", **settings)
     training = controller.training()

@@ -103,7 +103,9 @@ def test_a_value_becomes_what_its_annotation_declares(value: Any, annotation: An
         (1, BaseException, "x should be a value, not 1"),
     ],
 )
-def test_a_value_that_does_not_fit_says_what_was_expected(value: Any, annotation: Any, expected: str) -> None:
+def test_a_value_that_does_not_fit_is_reported_with_what_was_expected(
+    value: Any, annotation: Any, expected: str
+) -> None:
     assert told(value, annotation) == f"config.yaml:7: {expected}"
 
 

@@ -60,7 +60,9 @@ def test_predictions_and_scores_are_of_the_best_model_which_is_named(
     assert [line.rpartition("/")[2] for line in loaded[1:]] == ["best_model", "infer_model", "infer_model"]
 
 
-def test_a_task_and_a_run_of_one_are_their_best_model(run: tuple[Path, list[str]], tmp_path: Path) -> None:
+def test_a_task_and_a_run_of_one_task_stand_for_their_best_model(
+    run: tuple[Path, list[str]], tmp_path: Path
+) -> None:
     out = run[0] / "out"
     assert palm.load_model(out / "cls").trained["step"] > 0
     assert palm.load_model(out / "match").trained == {}
@@ -89,7 +91,9 @@ def test_a_model_that_is_missing_says_why(run: tuple[Path, list[str]], tmp_path:
         elsewhere.pred("cls")
 
 
-def test_another_tasks_model_is_told(run: tuple[Path, list[str]], caplog: pytest.LogCaptureFixture) -> None:
+def test_the_model_of_another_task_is_reported(
+    run: tuple[Path, list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
     folder, _ = run
     controller = Controller(with_dev(folder), for_train=False, argv=[])
     with pytest.raises(StorageError, match=r"infer_model.*'match'.*'cls'"):

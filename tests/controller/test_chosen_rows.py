@@ -133,7 +133,9 @@ def test_parts_are_found_again_after_training(folder: Path) -> None:
         again.evaluate("intent")
 
 
-def test_controllers_say_once_how_many_rows_they_take(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_controller_says_once_how_many_rows_were_chosen(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "palm")
     made = config(folder, "intent", split={"dev": 0.2})
     del made["learning_rate"]
@@ -206,7 +208,9 @@ def test_where_and_sample_choose_training_rows(folder: Path) -> None:
         ({"where": {"lang": "it"}}, ["all.jsonl: ", "'it'"]),
     ],
 )
-def test_an_impossible_choice_is_reported(folder: Path, settings: dict[str, Any], values: list[str]) -> None:
+def test_a_choice_that_cannot_be_made_is_reported(
+    folder: Path, settings: dict[str, Any], values: list[str]
+) -> None:
     with raises(palm.PalmError, *values):
         Controller(config(folder, "intent", **settings), argv=[]).training()
 
@@ -214,7 +218,9 @@ def test_an_impossible_choice_is_reported(folder: Path, settings: dict[str, Any]
 @pytest.mark.parametrize(
     ("given", "kind"), [("jsonl", "csv"), ("csv", "parquet"), ("parquet", "jsonl"), ("tsv", "jsonl")]
 )
-def test_predictions_have_all_columns(trained: InferenceModel, tmp_path: Path, given: str, kind: str) -> None:
+def test_predictions_are_the_rows_with_further_columns(
+    trained: InferenceModel, tmp_path: Path, given: str, kind: str
+) -> None:
     pytest.importorskip("pyarrow" if "parquet" in (given, kind) else "csv")
     rows = [{"said": f"who owns the {'red ' * k}door", "intent": "kept", "n": str(k)} for k in (3, 1, 2)]
     file = write_rows(tmp_path / f"in.{given}", rows)

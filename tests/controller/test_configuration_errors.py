@@ -79,7 +79,9 @@ def test_a_value_of_the_backbones_file_has_its_place_too(folder: Path) -> None:
     assert re.match(r"backbone\.json:10: hidden_dropout_prob\b.*\b1\.5\b", dropout), dropout
 
 
-def test_a_users_module_that_fails_has_its_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_of_the_users_that_fails_is_named_with_its_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "mine_broken.py").write_text("def f(:\n", encoding="utf-8")
     (folder / "mine_failing.py").write_text("x = 1\ny = 1 / 0\n", encoding="utf-8")
     (folder / "mine_other.py").write_text("class Strange: ...\n", encoding="utf-8")
@@ -133,6 +135,8 @@ def test_palm_train_finds_components_beside_the_configuration(
         ("r_drop", 1.0, "label_smoothing"),
     ],
 )
-def test_a_removed_setting_is_refused_with_a_remedy(folder: Path, name: str, value: Any, remedy: str) -> None:
+def test_a_removed_setting_is_refused_with_its_place_and_a_remedy(
+    folder: Path, name: str, value: Any, remedy: str
+) -> None:
     (line,) = told({**tiny.config(folder, "cls", "match"), name: value})
     assert re.match(rf"config\.yaml:\d+: .*'({name}|{value})'.*{remedy}", line)

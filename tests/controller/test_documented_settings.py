@@ -76,7 +76,9 @@ def with_task(folder: Path, task: dict[str, Any], **settings: Any) -> dict[str, 
     return config
 
 
-def test_use_ema_alone_has_a_decay_of_0_and_says_so(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_use_ema_alone_has_the_documents_decay_of_0_and_says_so(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     training = Controller(with_task(folder, {}, use_ema=True), argv=[]).training()
     assert training.ema is not None
     training.next_step()

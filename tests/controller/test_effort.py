@@ -34,7 +34,9 @@ def given(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
     ("rows", "batch", "epochs"),
     [(8, 8, 100), (100, 16, 43), (400, 16, 12), (4478, 16, 3), (7000, 32, 3), (None, 32, 3)],
 )
-def test_few_rows_have_equal_updates_and_many_equal_passes(rows: int | None, batch: int, epochs: int) -> None:
+def test_few_rows_have_as_many_updates_and_many_rows_as_many_passes(
+    rows: int | None, batch: int, epochs: int
+) -> None:
     found = choose_settings("normal", RunFacts(rows, 384))
     assert (found["batch_size"][0], found["num_epochs"][0]) == (batch, epochs)
 
@@ -116,7 +118,9 @@ def test_heads_of_several_tasks_have_a_higher_rate_unless_a_rate_is_given(tmp_pa
         (RunFacts(300, 384, tasks=2), 2e-3),
     ],
 )
-def test_the_head_of_one_task_has_a_higher_rate_in_a_new_project(facts: RunFacts, rate: float | None) -> None:
+def test_the_head_of_one_task_has_a_higher_rate_on_the_encoder_of_a_new_project(
+    facts: RunFacts, rate: float | None
+) -> None:
     assert choose_settings("normal", facts).get("head_learning_rate", (None,))[0] == rate
 
 
@@ -134,7 +138,9 @@ def test_the_rows_are_those_that_are_chosen_to_train_on(tmp_path: Path) -> None:
     assert (run.num_epochs, run.eval_every_epoch, run.eval_every_n_steps) == (100, False, 20)
 
 
-def test_a_run_without_a_rate_has_normal_effort(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_without_a_rate_is_one_of_normal_effort_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     config = given(tmp_path, "cls")
     del config["effort"]
     with caplog.at_level("INFO", "palm"):
@@ -154,7 +160,9 @@ def test_a_schedule_without_a_warm_up_gets_none(tmp_path: Path) -> None:
     assert (rate(10), rate(100)) == (0.9, 0.0)  # falls to zero, as the rate of PALM does after a warm-up
 
 
-def test_an_overridden_setting_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_setting_that_overrides_another_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     config = given(tmp_path, "cls", max_seq_len=32)
     with caplog.at_level("INFO", "palm"):
         Controller(config, argv=["--max_seq_len", "16"])
@@ -167,7 +175,9 @@ def test_a_step_of_no_tasks_is_refused_by_name(tmp_path: Path) -> None:
         Controller(given(tmp_path, "cls", "match", tasks_per_step=0), argv=[])
 
 
-def test_a_world_size_without_a_rank_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_world_size_without_a_rank_is_that_of_no_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tiny.controller(tiny.write_files(tmp_path), "cls", device="cpu").run
     monkeypatch.setenv("WORLD_SIZE", "two")
     assert facts_of(run).devices == 1

@@ -52,7 +52,9 @@ def test_a_model_that_exploded_is_not_saved(folder: Path) -> None:
     assert not (folder / "model").exists()
 
 
-def test_a_full_disk_says_what_is_whole_and_the_way_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_says_what_is_whole_and_how_to_resume(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     well = os.fsync
 
     def full(handle: int) -> None:

@@ -119,7 +119,9 @@ def test_a_frozen_encoder_is_on_the_disk_once_but_one_with_adapters_at_every_ste
         assert differing(merged, weights) == []
 
 
-def test_a_run_that_fails_to_save_keeps_the_last_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fails_while_it_saves_leaves_the_earlier_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tiny.config(folder, "cls", "match", num_epochs=6, learning_rate=5e-3, with_dev=True)
     compute, saved = saved_model.model_card, []
 
@@ -183,7 +185,9 @@ def test_a_run_predicts_and_scores_all_targets_with_one_encoder(
     }
 
 
-def test_a_stopped_prediction_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_prediction_of_all_targets_goes_on(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "pairs.tsv"
     rows = [f"the old boat\tanna has a new {tiny.COLOURS[k % 4]} {tiny.THINGS[k % 6]} ." for k in range(20)]
     file.write_text("\n".join(["text_a\ttext_b", *rows]) + "\n", encoding="utf-8")

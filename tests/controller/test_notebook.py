@@ -35,7 +35,9 @@ def controller(folder: Path, **settings: Any) -> Controller:
 INTERRUPT = at_step(3, signal.SIGINT)
 
 
-def test_an_interrupted_cell_has_a_partial_result(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_interrupted_cell_ends_with_a_checkpoint_and_a_partial_result(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     result = controller(folder).train([INTERRUPT])
     assert result.steps == {"cls": 3}
     assert result.is_interrupted

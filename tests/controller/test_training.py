@@ -47,7 +47,9 @@ def test_the_same_seed_repeats_a_run_and_another_does_not(folder: Path) -> None:
     assert losses(other, 12) != losses(tiny.controller(folder).training(), 12)
 
 
-def test_resume_auto_takes_the_last_whole_checkpoint(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_resume_auto_continues_from_the_newest_whole_checkpoint(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO, "palm"):
         tiny.controller(folder, "cls", save_every_n_steps=6).train()
         assert newest_checkpoint(folder / "out") == folder / "out" / "step_18"

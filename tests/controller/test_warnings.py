@@ -30,7 +30,9 @@ def warnings(caplog: pytest.LogCaptureFixture, config: dict[str, Any], reads_dat
 # Data
 
 
-def test_capitals_for_a_vocabulary_without_are_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_capitals_for_a_vocabulary_without_are_reported(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     text = (folder / "cls.tsv").read_text(encoding="utf-8").replace("anna", "Anna")
     (folder / "cls.tsv").write_text(text, encoding="utf-8")
     count = text.count("Anna")
@@ -43,7 +45,9 @@ def test_capitals_for_a_vocabulary_without_are_told(folder: Path, caplog: pytest
     assert warnings(caplog, tiny.config(folder, "cls", do_lower_case=True), reads_data=True) == []
 
 
-def test_unknown_words_and_cut_rows_have_their_share(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_words_and_cut_rows_are_reported_with_their_share(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     rows = ["label\ttext_a", *["0\tred qqq door"] * 10, *["1\tred"] * 30]
     (folder / "cls.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     unknown, cut = warnings(caplog, tiny.config(folder, "cls", max_seq_len=4), reads_data=True)
@@ -52,7 +56,9 @@ def test_unknown_words_and_cut_rows_have_their_share(folder: Path, caplog: pytes
     assert "max_seq_len (now 4)" in cut
 
 
-def test_findings_about_cached_rows_are_told_again(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_findings_about_a_file_are_reported_again_where_its_rows_are_kept(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     config = tiny.config(folder, "cls", max_seq_len=4, data_cache=str(folder / "cache"))
     first = warnings(caplog, config, reads_data=True)
     caplog.clear()
@@ -90,7 +96,9 @@ def test_weights_that_are_computed_otherwise_are_refused(tmp_path: Path, here: A
     load_pretrain(RoBERTa(**SIZES), tmp_path)
 
 
-def test_a_vocabulary_other_than_the_weights_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_vocabulary_than_that_of_the_weights_is_reported(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     weights = folder / "weights"
     weights.mkdir()
     bert = BERT(**tiny.BACKBONE)
@@ -211,7 +219,9 @@ def test_a_setting_that_a_task_does_not_use_is_accepted_with_a_warning(
     assert f"'{task}'" in line
 
 
-def test_numbers_and_negatives_without_use_are_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_pairs_whose_number_or_negatives_are_not_used_are_reported(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     rows = "".join(f'{{"text_a": "red {word}", "text_b": "blue {word}", "label": 0.5}}\n' for word in "abcd")
     (folder / "pairs.jsonl").write_text(rows, encoding="utf-8")
     config = tiny.config(folder, "cls", batch_size=1)

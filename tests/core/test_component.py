@@ -48,7 +48,9 @@ def test_a_class_that_stands_for_another_is_remembered_as_that_one() -> None:
     assert lamps.name_of(OldDesk) == f"{__name__}.OldDesk"
 
 
-def test_the_signature_is_that_of_the_source_also_of_a_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_signature_is_that_of_the_source_and_survives_a_decorator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert list(inspect.signature(Lamp).parameters) == ["watts", "manual", "is_red", "own"]
     original = Lamp.__init__
 

@@ -129,14 +129,18 @@ def test_an_empty_folder_may_be_filled_and_a_failure_leaves_it_empty(tmp_path: P
 
 @POSIX
 @pytest.mark.parametrize("die", [die_replacing, die_removing])
-def test_a_process_that_dies_leaves_whole_folders(tmp_path: Path, die: Callable[[Path], None]) -> None:
+def test_a_process_that_dies_at_any_call_leaves_whole_folders(
+    tmp_path: Path, die: Callable[[Path], None]
+) -> None:
     # A process without PyTorch, whose copies are cheap.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as small_process:
         small_process.submit(die, tmp_path).result()
 
 
 @POSIX
-def test_an_error_puts_the_replaced_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_while_a_folder_is_replaced_puts_the_old_one_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(tmp_path / "model", "1")
     rename = Path.rename
 

@@ -39,7 +39,9 @@ def test_errors_and_log_lines_show_no_secret_and_no_escape_sequence(caplog: pyte
     assert str(error) == "\n".join(error.problems)
 
 
-def test_a_block_that_shows_nothing_collects_what_one_in_it_does(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_block_that_shows_nothing_collects_what_a_block_in_it_collects_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with collected_warnings(shown=False) as outer, collected_warnings() as inner:
         logger.warning("a\x1b")
         logger.info("b")

@@ -38,7 +38,9 @@ def test_a_test_is_interrupted_as_ever() -> None:
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", "KeyboardInterrupt"), ("SIGTERM", "Stopped")])
-def test_a_signal_is_an_exception_so_that_a_program_cleans_up(name: str, code: str, tmp_path: Path) -> None:
+def test_a_signal_ends_a_program_with_an_exception_so_that_it_cleans_up(
+    name: str, code: str, tmp_path: Path
+) -> None:
     program = f"""
 import os, signal, time
 from palm.core.process import ending_on_signals

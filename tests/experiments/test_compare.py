@@ -67,7 +67,9 @@ def copied(compared: Path, folder: Path) -> list[str]:
     return ["compare", str(folder / "config.yaml"), "--seeds", "2", "--output", str(folder / "grid")]
 
 
-def test_a_comparison_is_trained_once_and_goes_on_where_it_was(compared: Path, tmp_path: Path) -> None:
+def test_a_comparison_is_trained_once_and_continues_with_what_is_missing(
+    compared: Path, tmp_path: Path
+) -> None:
     copied(compared, tmp_path)
     runs = tmp_path / "grid" / "runs"
     ways = ("alone-cls-6-updates", "alone-cls", "together")
@@ -202,7 +204,9 @@ def test_a_further_variant_has_the_steps_of_its_own_settings_and_can_be_added_la
         ({"more": {"tasks_per_stp": 2}}, "'tasks_per_step'"),
     ],
 )
-def test_a_useless_variant_is_refused(also: dict[str, dict[str, Any]], named: str, tmp_path: Path) -> None:
+def test_a_further_variant_that_cannot_be_is_refused(
+    also: dict[str, dict[str, Any]], named: str, tmp_path: Path
+) -> None:
     given = made(tmp_path, "cls", "match")
     with pytest.raises(ConfigError, match=named):
         palm.compare(given, also=also)
@@ -412,7 +416,9 @@ def with_a_twin(folder: Path, **settings: Any) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_variants_of_dependent_tasks_train_as_planned(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_every_variant_trains_the_planned_steps_also_where_tasks_depend_on_each_other(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
     runs = {"together": resolved(with_a_twin(tmp_path, **settings))}
     ways = planned_ways(runs)
     names = [way.name for way in ways if not way.name.endswith("-updates")]
@@ -462,7 +468,9 @@ def test_ways_that_are_equal_are_trained_once(tmp_path: Path, monkeypatch: pytes
     assert "same" in {way.name for way in found.ways}
 
 
-def test_the_table_is_one_of_a_spreadsheet_or_latex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_is_written_for_a_spreadsheet_or_for_latex(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scored_without_training(monkeypatch)
     given = made(tmp_path, "cls", "match", target_tag=[1, 0])
     found = palm.compare(given, seeds=2, output=tmp_path / "table.csv")

@@ -44,7 +44,9 @@ def test_a_folder_without_a_name_has_none_beside_it(tmp_path: Path) -> None:
         palm.sweep(made(tmp_path, save_path="/"), {"learning_rate": [1e-3]})
 
 
-def test_a_grid_is_trained_once_and_has_a_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_grid_is_trained_once_and_its_best_is_a_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(made(tmp_path)), encoding="utf-8")
     words = ["sweep", str(tmp_path / "config.yaml"), "--grid", "learning_rate=1e-9,1e-2"]
     words += ["--grid=cls.batch_size=8"]

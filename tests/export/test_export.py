@@ -134,7 +134,9 @@ def exported(run: Path) -> Path:
     return run / "hf"
 
 
-def test_a_classification_pipeline_gives_palms_labels(run: Path, exported: Path, transformers: Any) -> None:
+def test_a_text_classification_pipeline_gives_the_labels_of_pred(
+    run: Path, exported: Path, transformers: Any
+) -> None:
     pipeline = transformers.pipeline("text-classification", model=str(exported / "topic"))
     texts = [text for _, text in columns(run, "topic")]
     given = pipeline(texts, truncation=True, top_k=None, function_to_apply="none", batch_size=50)
@@ -147,7 +149,9 @@ def test_a_classification_pipeline_gives_palms_labels(run: Path, exported: Path,
     assert close(logits, [record["logits"] for record in expected])
 
 
-def test_a_classification_pipeline_labels_pairs_alike(run: Path, exported: Path, transformers: Any) -> None:
+def test_a_text_classification_pipeline_gives_the_labels_of_pairs(
+    run: Path, exported: Path, transformers: Any
+) -> None:
     pipeline = transformers.pipeline("text-classification", model=str(exported / "fits"))
     pairs = [{"text": a, "text_pair": b} for _, a, b in columns(run, "fits")]
     given = pipeline(pairs, truncation=True, top_k=None, batch_size=50)
@@ -158,7 +162,9 @@ def test_a_classification_pipeline_labels_pairs_alike(run: Path, exported: Path,
     assert close([row[0]["score"] for row in given], [max(record["probs"]) for record in expected])
 
 
-def test_a_token_pipeline_labels_words_as_palm_does(run: Path, exported: Path, transformers: Any) -> None:
+def test_a_token_classification_pipeline_labels_words_as_pred_does(
+    run: Path, exported: Path, transformers: Any
+) -> None:
     pipeline = transformers.pipeline("token-classification", model=str(exported / "slots"), ignore_labels=[])
     texts = [text for text, _ in columns(run, "slots")]
     expected = predictions(run, "slots")
@@ -169,7 +175,9 @@ def test_a_token_pipeline_labels_words_as_palm_does(run: Path, exported: Path, t
         assert [label_at[start] for start in starts] == record["labels"]
 
 
-def test_a_model_for_questions_gives_the_same_logits(run: Path, exported: Path, transformers: Any) -> None:
+def test_a_question_answering_model_gives_the_same_logits(
+    run: Path, exported: Path, transformers: Any
+) -> None:
     model = load_model(saved(run, "answer"))
     theirs = transformers.AutoModelForQuestionAnswering.from_pretrained(exported / "answer").eval()
     rows = model.reader.encode(list(model.reader.read(DATA / "mrqa" / "dev.json", False))[:40], False)
@@ -252,7 +260,9 @@ def random_model(backbone: str, head: Head, folder: Path, **settings: Any) -> In
 
 @pytest.mark.parametrize("backbone", BACKBONES)
 @pytest.mark.parametrize("head", HEADS)
-def test_heads_are_those_of_the_library(head: str, backbone: str, tmp_path: Path, transformers: Any) -> None:
+def test_every_output_layer_computes_the_same_in_transformers(
+    head: str, backbone: str, tmp_path: Path, transformers: Any
+) -> None:
     model = random_model(backbone, HEADS[head](), tmp_path / "model", task_id=3)
     to_hugging_face(tmp_path / "model", tmp_path / "hf")
     architecture = json.loads((tmp_path / "hf" / "config.json").read_text("utf-8"))["architectures"][0]
@@ -292,7 +302,9 @@ def test_a_single_number_has_a_name_and_its_own_scale(
 
 
 @pytest.mark.parametrize("for_cn", [False, True])
-def test_an_exported_tokenizer_gives_the_same_ids(for_cn: bool, tmp_path: Path, transformers: Any) -> None:
+def test_the_exported_tokenizer_gives_the_readers_ids(
+    for_cn: bool, tmp_path: Path, transformers: Any
+) -> None:
     model = random_model("BERT", Classify(3, 16), tmp_path / "model", for_cn=for_cn)
     to_hugging_face(tmp_path / "model", tmp_path / "hf")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
@@ -476,7 +488,9 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_crf_is_beside_the_graph_for_viterbi(tagger: Path, tmp_path: Path, onnxruntime: Any) -> None:
+def test_a_crf_is_beside_the_graph_and_viterbi_gives_the_labels_of_predict(
+    tagger: Path, tmp_path: Path, onnxruntime: Any
+) -> None:
     assert to_onnx(tagger, tmp_path / "onnx")["tagger"] < 1e-4
     graph = OnnxModel(tmp_path / "onnx", onnxruntime)
     crf = {name: np.array(part) for name, part in graph.description["tasks"]["tagger"]["crf"].items()}

@@ -204,7 +204,9 @@ def test_entities_are_what_their_scheme_allows() -> None:
         ("B M E S", [("", 0, 2), ("", 3, 3)]),
     ],
 )
-def test_a_prefix_is_a_known_letter_and_other_tags_are_kinds(tags: str, expected: list[Entity]) -> None:
+def test_a_prefix_is_a_known_letter_before_a_separator_and_other_tags_are_kinds(
+    tags: str, expected: list[Entity]
+) -> None:
     assert entities(tags.split()) == expected
 
 

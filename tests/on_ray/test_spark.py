@@ -15,7 +15,9 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "ray.md"
 
 
 @pytest.mark.slow
-def test_the_recipe_for_spark_predicts_each_row_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recipe_for_spark_predicts_every_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("pyspark", reason="needs pyspark")
     pandas = pytest.importorskip("pandas")
     if shutil.which("java") is None:

@@ -51,13 +51,17 @@ def test_fewer_workers_train_on_the_rows_of_all_of_them(folder: Path) -> None:
     ("settings", "place"),
     [({"batch_size": 4}, "a step of 'cls' cannot be divided among 3 workers"), ({"resume": "."}, "resume")],
 )
-def test_a_run_that_could_not_restart_is_refused(folder: Path, settings: dict[str, Any], place: str) -> None:
+def test_a_run_that_could_not_be_restarted_is_refused_before_it_starts(
+    folder: Path, settings: dict[str, Any], place: str
+) -> None:
     with raises(ConfigError, place):
         palm.ray.train(config(folder, "out", **settings), workers=(2, 4))
 
 
 @pytest.mark.parametrize("word", ["worker=4", "workers=a", "workers=1,2,3", "max_failures=1,2", "4"])
-def test_the_option_ray_has_names(tmp_path: Path, word: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_option_ray_takes_numbers_of_known_names(
+    tmp_path: Path, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["train", str(tmp_path / "config.yaml"), "--ray", word]) == 2
     assert "--ray should be NAME=" in capsys.readouterr().err
 

@@ -83,7 +83,9 @@ def test_what_decays_is_what_decayed_in_the_original() -> None:
 
 
 @pytest.mark.parametrize("cls", [AdamW, AdamWDL, Lamb])
-def test_a_parameter_without_a_gradient_stays_with_any_momentum(cls: type[AdamW | AdamWDL | Lamb]) -> None:
+def test_a_parameter_without_gradient_stays_even_with_momentum_and_decay(
+    cls: type[AdamW | AdamWDL | Lamb],
+) -> None:
     drawn, other = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
     optimizer = cls(learning_rate=0.1, weight_decay=0.5).build([("drawn", drawn), ("other", other)])
     for parameter in (drawn, other):

@@ -165,7 +165,10 @@ def test_a_checkpoint_of_other_groups_is_refused(folder: Path) -> None:
     controller(save_every_n_steps=5).train()
     for settings, line in [
         ({"freeze": 1}, "freeze: None in the checkpoint, 1 in this run"),
-        ({"lr_scheduler": "cosine"}, "lr_scheduler: 'linear_warmup_decay' in the checkpoint, 'cosine'"),
+        (
+            {"lr_scheduler": "cosine"},
+            "lr_scheduler: 'linear_warmup_decay' in the checkpoint, 'cosine'",
+        ),
         ({"optimizer": "lamb"}, "optimizer: 'adam' in the checkpoint, 'lamb' in this run"),
     ]:
         with raises(palm.StorageError, line):

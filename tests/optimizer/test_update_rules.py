@@ -186,7 +186,9 @@ def test_gradients_are_clipped_by_value() -> None:
 
 @pytest.mark.parametrize("name", ["lamb", "adam"])
 @pytest.mark.parametrize("kind", ["norm", "value"])
-def test_every_optimizer_clips_in_every_way_of_a_configuration(tmp_path: Path, name: str, kind: str) -> None:
+def test_every_optimizer_takes_every_kind_of_clipping_from_a_configuration(
+    tmp_path: Path, name: str, kind: str
+) -> None:
     config = tiny.config(
         tiny.write_files(tmp_path), "cls", optimizer=name, grad_clip=1e-3, grad_clip_type=kind
     )

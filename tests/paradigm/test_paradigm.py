@@ -30,7 +30,9 @@ from palm.pretrained import to_ours
 
 @pytest.mark.parametrize("kind_of_head", HEAD_KINDS)
 @pytest.mark.parametrize(("kind", "lengths"), CASES)
-def test_outputs_losses_and_gradients_equal_the_originals(kind: str, lengths: str, kind_of_head: str) -> None:
+def test_predictions_losses_and_gradients_equal_the_originals(
+    kind: str, lengths: str, kind_of_head: str
+) -> None:
     recorded = {
         key.removeprefix(f"{kind_of_head}/"): value
         for key, value in arrays(f"{kind}_{lengths}.npz").items()

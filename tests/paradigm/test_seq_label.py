@@ -123,7 +123,9 @@ def test_a_long_text_continues_in_further_rows(tmp_path: Path, vocab: Path) -> N
         ("the red boat", r"tags\.tsv:2: 1 column, expected 2 \(text_a, label\)"),
     ],
 )
-def test_a_wrong_line_is_named_with_its_place(tmp_path: Path, vocab: Path, line: str, message: str) -> None:
+def test_a_wrong_line_is_reported_with_its_place(
+    tmp_path: Path, vocab: Path, line: str, message: str
+) -> None:
     path = table(tmp_path, line)
     with pytest.raises(DataError, match=message):
         list(reader_of(vocab).read(path, with_targets=True))

@@ -79,7 +79,9 @@ def test_records_are_those_of_each_model_and_equal_rows_are_encoded_once(
     assert list(together[0]["topic"]) == list(alone["topic"][0])
 
 
-def test_readers_of_other_labels_share_tokens(models: dict[str, InferenceModel], tmp_path: Path) -> None:
+def test_readers_that_differ_in_labels_only_tokenize_a_text_once(
+    models: dict[str, InferenceModel], tmp_path: Path
+) -> None:
     vocabulary = tiny.write_files(tmp_path) / "vocab.txt"  # the same file in another folder
     labels = READERS["cls"](vocabulary, 16, n_classes=3, columns={"label": "mood"})
     longer = READERS["cls"](vocabulary, 18)
@@ -100,7 +102,9 @@ def test_readers_of_other_labels_share_tokens(models: dict[str, InferenceModel],
             assert record.get("logits", []) == pytest.approx(own.get("logits", []), abs=1e-6)
 
 
-def test_tasks_of_other_inputs_have_own_passes(models: dict[str, InferenceModel], passes: list[int]) -> None:
+def test_tasks_with_other_inputs_have_their_own_pass(
+    models: dict[str, InferenceModel], passes: list[int]
+) -> None:
     joint = JointModel(models)
     context = "anna has a new red ball . carl has the old blue coat near the wall ."
     found = joint.predict([{"text_a": "a red door", "question": "who owns the ball", "context": context}])
@@ -111,7 +115,9 @@ def test_tasks_of_other_inputs_have_own_passes(models: dict[str, InferenceModel]
         assert found[0][task] == models[task].predict([text])[0]
 
 
-def test_rows_of_several_calls_are_one_batch(models: dict[str, InferenceModel], passes: list[int]) -> None:
+def test_rows_of_several_calls_are_predicted_in_one_batch(
+    models: dict[str, InferenceModel], passes: list[int]
+) -> None:
     joint = JointModel(models)
     tasks = ["topic", "tags", "words"]
     first = joint.encode(TEXTS[:4], tasks)
@@ -225,7 +231,9 @@ def test_a_table_has_the_columns_of_all_tasks(models: dict[str, InferenceModel],
     assert [each.name for each in sorted(tmp_path.iterdir())] == ["answers.csv", "new.csv"]
 
 
-def test_a_row_without_a_text_has_an_error_a_task(models: dict[str, InferenceModel], tmp_path: Path) -> None:
+def test_a_row_that_cannot_be_predicted_has_an_error_of_each_task(
+    models: dict[str, InferenceModel], tmp_path: Path
+) -> None:
     file = tmp_path / "new.jsonl"
     rows = [{"text_a": "red door"}, {"text_a": None}, {"text_a": "grey boat"}]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -242,7 +250,9 @@ def test_a_row_without_a_text_has_an_error_a_task(models: dict[str, InferenceMod
         assert list(pickle.loads(pickle.dumps(table))) == list(table)
 
 
-def test_a_table_keeps_columns_that_begin_late(models: dict[str, InferenceModel], tmp_path: Path) -> None:
+def test_a_table_keeps_columns_that_only_later_rows_have(
+    models: dict[str, InferenceModel], tmp_path: Path
+) -> None:
     file = tmp_path / "new.jsonl"
     file.write_text('{"text_a": "red door"}\n{"text_a": "grey boat", "note": "late"}\n', encoding="utf-8")
     chosen = JointModel({task: models[task] for task in ("topic", "urgent")})

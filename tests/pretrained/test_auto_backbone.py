@@ -88,7 +88,9 @@ def test_a_run_needs_a_directory_alone_and_its_model_needs_nothing(tmp_path: Pat
     assert files == {"README.md", "config.json", "manifest.json", vocabulary, *weights}
 
 
-def test_the_directory_gives_sizes_and_vocabulary_to_the_resolved_configuration(tmp_path: Path) -> None:
+def test_the_directory_gives_sizes_and_vocabulary_and_the_resolved_configuration_has_them(
+    tmp_path: Path,
+) -> None:
     data, model = tiny.write_files(tmp_path), write_model(tmp_path / "model", "distilbert")
     resolved = Controller(auto(data, model, "cls"), argv=[]).run.to_dict()
     assert resolved["global"]["backbone"] == "distilbert"
@@ -169,7 +171,9 @@ def test_whether_to_lower_case_is_decided_by_the_settings_or_by_the_vocabulary(
     ],
     ids=["no directory", "empty", "no weights", "no config", "unknown", "no vocabulary"],
 )
-def test_what_a_directory_lacks_is_an_error_with_it(tmp_path: Path, change: Any, message: str) -> None:
+def test_a_directory_that_does_not_tell_is_an_error_that_says_what_is_missing(
+    tmp_path: Path, change: Any, message: str
+) -> None:
     data, model = tiny.write_files(tmp_path), write_model(tmp_path / "model", "electra")
     change(model)
     with pytest.raises(ConfigError, match=message):
@@ -230,7 +234,9 @@ def test_xlnet_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backbone", ["auto", "bert"])
 @pytest.mark.parametrize("name", ["is_decoder", "add_cross_attention", "normalize_before"])
-def test_settings_that_compute_otherwise_are_refused(tmp_path: Path, backbone: str, name: str) -> None:
+def test_a_setting_of_others_that_computes_otherwise_is_refused(
+    tmp_path: Path, backbone: str, name: str
+) -> None:
     folder = tiny.write_files(tmp_path / "run")
     model = write_model(tmp_path / "model", "bert")
     file = model / "config.json"

@@ -66,7 +66,9 @@ def arrays() -> dict[str, Any]:
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
 @pytest.mark.parametrize("module", [b"numpy.core", b"numpy._core"])
-def test_every_protocol_and_home_of_arrays_is_read(tmp_path: Path, protocol: int, module: bytes) -> None:
+def test_every_protocol_and_either_home_of_numpys_arrays_is_understood(
+    tmp_path: Path, protocol: int, module: bytes
+) -> None:
     content = {**arrays(), "StructuredToParameterName@@": {name: f"linear_{name}" for name in arrays()}}
     file = pickled(tmp_path, content, protocol)
     data = file.read_bytes()
@@ -193,7 +195,9 @@ def test_a_damaged_file_is_an_error_or_other_numbers(tmp_path: Path, whole: Path
         ({"architectures": ["ErnieForMaskedLM"]}, ERNIE),
     ],
 )
-def test_paddlenlp_tells_the_encoder(tmp_path: Path, told: dict[str, Any], encoder: type[BERT]) -> None:
+def test_paddlenlps_configurations_tell_the_encoder(
+    tmp_path: Path, told: dict[str, Any], encoder: type[BERT]
+) -> None:
     pickled(tmp_path, arrays())
     assert type(load_backbone(config(tmp_path, "model_config.json", **told))) is encoder
 

@@ -70,7 +70,9 @@ def test_only_files_that_palm_reads_are_fetched(server: FileServer) -> None:
     assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors", "vocab.txt"]
 
 
-def test_offline_the_cache_is_all_that_is_asked(server: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_the_cache_is_enough_and_nobody_is_asked(
+    server: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = pretrained_directory(MODEL)
     before = len(server.requests), len(server.heads)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -226,7 +228,9 @@ def test_a_configuration_that_names_its_encoder_keeps_the_name(tmp_path: Path) -
     assert differing(controller.training().model.backbone, encoder()) == []
 
 
-def test_a_wrong_name_in_a_configuration_is_told_with_its_line(server: FileServer, tmp_path: Path) -> None:
+def test_a_wrong_name_in_a_configuration_is_reported_with_its_line(
+    server: FileServer, tmp_path: Path
+) -> None:
     hub.refuse_model(server, "someone/else", 401, "RepoNotFound")
     config = {**auto(tmp_path), "pretrain_path": "someone/else"}
     file = tmp_path / "config.yaml"

@@ -109,7 +109,9 @@ def test_a_list_of_modules_of_another_form_is_refused(folder: Path, modules: str
         (["Pooling", "Pooling"], "Pooling"),
     ],
 )
-def test_modules_that_palm_lacks_are_refused_by_name(folder: Path, kinds: list[str], named: str) -> None:
+def test_modules_that_palm_does_not_compute_are_refused_by_name(
+    folder: Path, kinds: list[str], named: str
+) -> None:
     listed = [
         {"path": "" if k == 0 else str(k), "type": f"x.{kind}"}
         for k, kind in enumerate(["Transformer", *kinds])
@@ -121,7 +123,9 @@ def test_modules_that_palm_lacks_are_refused_by_name(folder: Path, kinds: list[s
     assert named in refused(folder)
 
 
-def test_a_pooling_other_than_the_directorys_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_pooling_than_that_of_the_directory_is_told(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write(folder / "1_Pooling" / "config.json", pooling_mode="mean")
     assert load_backbone(folder).settings["pooling"] == "mean"
     with caplog.at_level("INFO"):
@@ -185,7 +189,9 @@ def test_padding_that_a_tokenizer_asks_for_takes_no_memory(folder: Path, padding
         {"do_basic_tokenize": False}, {"never_split": ["x"]}, {"tokenizer_class": 5},
     ],
 )  # fmt: skip
-def test_a_tokenizer_that_palm_lacks_is_refused_by_name(folder: Path, settings: dict[str, Any]) -> None:
+def test_a_tokenizer_that_palm_does_not_compute_is_refused_by_name(
+    folder: Path, settings: dict[str, Any]
+) -> None:
     write(folder / "tokenizer_config.json", **settings)
     with raises(DataError, "tokenizer_config.json", str(next(iter(settings.values())))):
         load_tokenizer(folder / "vocab.txt")

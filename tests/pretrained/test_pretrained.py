@@ -156,7 +156,9 @@ def test_a_hugging_face_ernie_computes_the_same_here(tmp_path: Path) -> None:
     torch.testing.assert_close(outputs["encoder_outputs"], theirs.last_hidden_state, atol=1e-6, rtol=0)
 
 
-def test_the_report_has_what_is_left_out_and_unused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_report_shows_what_was_left_out_and_what_was_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = hugging_face(tmp_path, tiny(num_hidden_layers=3))
     weights = load_file(folder / "model.safetensors")
     extra = {"cls.predictions.bias": torch.zeros(20), "embeddings.position_ids": torch.arange(10)}
@@ -176,7 +178,9 @@ def test_the_report_has_what_is_left_out_and_unused(tmp_path: Path, caplog: pyte
     assert "and 11 more" in str(report)
 
 
-def test_a_missing_pooler_is_told_and_initialized(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_pooler_is_reported_and_initialized(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     saved, loaded = tiny(), tiny(initializer_range=0.5)
     fresh = loaded.pooler.weight.detach().clone()
     weights = {name: value for name, value in saved.state_dict().items() if not name.startswith("pooler.")}

@@ -103,7 +103,9 @@ def test_vectors_are_those_of_the_library(folders: dict[str, Path], name: str, t
         torch.testing.assert_close(ours["sentence_embedding"], theirs.pooler_output, atol=3e-6, rtol=0)
 
 
-def test_a_layer_that_palm_lacks_is_refused_unless_another_pooling_is_set(folders: dict[str, Path]) -> None:
+def test_a_layer_that_palm_does_not_compute_is_refused_unless_another_pooling_is_set(
+    folders: dict[str, Path],
+) -> None:
     with raises(StorageError, "2_Dense", "set pooling"):
         load_backbone(folders["distiluse"])
     told = settings_of_directory(folders["distiluse"])

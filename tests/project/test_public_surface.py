@@ -60,7 +60,10 @@ REGISTERED = {
     "optimizer": (OPTIMIZERS, ["adam", "adamw", "adamwdl", "lamb"]),
     "mixing": (MIXINGS, ["mix_ratio", "proportional", "round_robin", "temperature"]),
     "balance": (BALANCES, ["uncertainty"]),
-    "schedule": (LR_SCHEDULES, ["constant", "cosine", "linear", "linear_warmup_decay", "noam", "noam_decay"]),
+    "schedule": (
+        LR_SCHEDULES,
+        ["constant", "cosine", "linear", "linear_warmup_decay", "noam", "noam_decay"],
+    ),
 }
 
 TRAINER = {

@@ -23,7 +23,9 @@ def rows_file(folder: Path) -> Path:
     return path
 
 
-def test_a_useless_row_is_an_example_with_a_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unusable_row_is_an_example_with_a_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     reader = ClassifyReader(write_vocabulary(tmp_path), 16, n_classes=2)
     examples = list(reader.read(rows_file(tmp_path), with_targets=False))
     assert [isinstance(each, BadRow) for each in examples] == [False, True, True, True, False]
@@ -60,7 +62,9 @@ LABELS = {"a": 0, "b": 1}
         ("mrc", {"max_query_len": 4, "doc_stride": 4}),
     ],
 )
-def test_every_reader_gives_bad_rows_a_reason(tmp_path: Path, name: str, settings: dict[str, Any]) -> None:
+def test_every_reader_gives_each_of_only_bad_rows_a_reason(
+    tmp_path: Path, name: str, settings: dict[str, Any]
+) -> None:
     reader = READERS[name](vocab_path=write_vocabulary(tmp_path), max_seq_len=16, **settings)
     columns = reader.columns_of(False) if name != "mrc" else ("question", "context")
     path = tmp_path / "rows.jsonl"

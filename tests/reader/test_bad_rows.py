@@ -158,7 +158,9 @@ def test_answers_that_stand_elsewhere_are_mended(folder: Path, caplog: pytest.Lo
     assert "on_bad_row: repair left out 4 and repaired 3" in caplog.text
 
 
-def test_a_prediction_without_labels_has_every_answer(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_prediction_looks_at_no_label_and_answers_every_question(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = squad(folder, *QUESTIONS, {"question": "x", "answers": 5}, {"question": "x"}, asked("x", "y"))
     config = tiny.config(folder, "mrc", num_epochs=1)
     config["tasks"]["mrc"] |= {"dev_file": str(squad(folder, *QUESTIONS)), "on_bad_row": "skip"}
@@ -196,7 +198,9 @@ def test_a_million_bad_rows_are_counted_and_the_first_are_kept(folder: Path) -> 
     assert lines[11].startswith(f"{path}: {RECORDED_PROBLEMS + 500} ")
 
 
-def test_cached_rows_know_what_was_left_out(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_cached_rows_remember_what_was_left_out_and_each_mode_has_its_own(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path, cache = squad(folder, *QUESTIONS), Cache(folder / "cache")
 
     def rows(mode: str) -> Any:
@@ -213,7 +217,9 @@ def test_cached_rows_know_what_was_left_out(folder: Path, caplog: pytest.LogCapt
         rows("error")
 
 
-def test_a_run_writes_down_what_it_left_out(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_writes_down_what_it_left_out_of_training_and_dev_data(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     good = (folder / "cls.tsv").read_text(encoding="utf-8")
     (folder / "cls.tsv").write_text(good + "9\tred\n", encoding="utf-8")
     (folder / "dev.tsv").write_text(good + "1\n", encoding="utf-8")

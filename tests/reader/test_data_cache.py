@@ -139,7 +139,9 @@ def test_a_setting_changes_the_key(setting: str, value: Any, folder: Path) -> No
 
 
 @pytest.mark.parametrize("file", ["cls.tsv", "vocab.txt", "labels.json"])
-def test_other_content_changes_the_key_and_another_time_or_place_does_not(file: str, folder: Path) -> None:
+def test_a_file_of_other_content_changes_the_key_and_its_time_and_place_do_not(
+    file: str, folder: Path
+) -> None:
     (folder / "labels.json").write_text('{"0": 0, "1": 1, "2": 2, "3": 3}', encoding="utf-8")
     before = key(folder, label_map=folder / "labels.json")
     os.utime(folder / file, (1, 1))
@@ -156,7 +158,9 @@ def test_other_content_changes_the_key_and_another_time_or_place_does_not(file: 
     assert key(folder, label_map=folder / "labels.json") != before
 
 
-def test_reader_library_and_format_change_the_key(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reader_the_library_and_the_format_change_the_key(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mlm = MaskLMReader(folder / "vocab.txt", 24)
     match = MatchReader(folder / "vocab.txt", 24)
     keys = {key_of(mlm, folder / "mlm.tsv"), key_of(match, folder / "mlm.tsv"), key(folder)}

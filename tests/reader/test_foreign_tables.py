@@ -357,7 +357,9 @@ def test_a_path_of_windows_is_an_address_or_none() -> None:
     assert not is_url(PureWindowsPath("C:\\data\\a.csv"))  # type: ignore[arg-type]
 
 
-def test_chosen_rows_of_others_open_files_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chosen_rows_of_others_open_only_what_lies_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PALM_DATA_CACHE", str(tmp_path / "cache"))
     mine = written(tmp_path / "mine.tsv", "label\ttext_a\n0\ta door\n1\ta boat\n")
     folder = tmp_path / "theirs"
@@ -426,7 +428,9 @@ def broken_state(folder: Path, content: str) -> Path:
         "{",
     ],
 )
-def test_a_folder_of_datasets_with_an_odd_list_of_shards_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_folder_of_datasets_without_a_shard_or_with_an_odd_list_is_refused(
+    tmp_path: Path, content: str
+) -> None:
     assert "state.json" in refused(broken_state(tmp_path, content))
     assert not is_data(tmp_path)
 

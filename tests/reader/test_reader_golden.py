@@ -53,7 +53,9 @@ def recorded_batches(name: str) -> list[Batch]:
         ("mrc", "mrc_train.json", 56),
     ],
 )
-def test_training_batches_are_the_recorded(kind: str, file: str, rows_of_epoch: int, tmp_path: Path) -> None:
+def test_training_batches_in_file_order_equal_the_recorded_ones(
+    kind: str, file: str, rows_of_epoch: int, tmp_path: Path
+) -> None:
     mine = reader(kind)
     rows = encoded(mine, without_literal_sep(READERS / "data" / file, tmp_path), with_targets=True)
 
@@ -68,7 +70,9 @@ def test_training_batches_are_the_recorded(kind: str, file: str, rows_of_epoch: 
     ("kind", "file"),
     [("cls", "cls.tsv"), ("match", "match.tsv"), ("mlm", "mlm.tsv"), ("mrc", "mrc_train.json")],
 )
-def test_shuffled_batches_equal_the_recorded_ones_row_by_row(kind: str, file: str, tmp_path: Path) -> None:
+def test_shuffled_training_batches_equal_the_recorded_ones_row_by_row(
+    kind: str, file: str, tmp_path: Path
+) -> None:
     mine = reader(kind)
     rows = encoded(mine, without_literal_sep(READERS / "data" / file, tmp_path), with_targets=True)
     row_with = {tuple(rows["token_ids"][row].tolist()): row for row in range(len(rows))}
@@ -204,7 +208,9 @@ def test_best_answers_equal_the_recorded_ones(case: str, questions: int, tmp_pat
         ("cn_for_cn_cased", 77, 80),
     ],
 )
-def test_n_best_answers_are_ours_in_this_order(case: str, equal: int, recorded: int, tmp_path: Path) -> None:
+def test_recorded_n_best_answers_are_ours_in_the_same_order(
+    case: str, equal: int, recorded: int, tmp_path: Path
+) -> None:
     everything = answers_of(case, tmp_path, kept=100_000)
     ranks: list[int] = []
     count = 0

@@ -58,7 +58,9 @@ def test_batches_of_text_equal_the_recorded_ones(name: str, reader: type[Reader]
         ("mrc predict remove_noanswer=True", {}, False, 27),
     ],
 )
-def test_windows_are_recorded(name: str, settings: dict[str, Any], with_targets: bool, count: int) -> None:
+def test_windows_equal_the_recorded_features(
+    name: str, settings: dict[str, Any], with_targets: bool, count: int
+) -> None:
     mine = mrc_reader(**settings)
     rows = encoded(mine, golden.LATER / "mrc.json", with_targets)
     recorded = recording()[name]

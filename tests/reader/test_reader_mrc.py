@@ -68,7 +68,9 @@ def test_windows_cover_every_token_of_any_document(num_tokens: int, capacity: in
 
 
 @given(st.integers(1, 120), st.integers(1, 30), st.integers(1, 30))
-def test_the_best_window_of_a_token_has_most_context(num_tokens: int, capacity: int, stride: int) -> None:
+def test_every_token_has_one_best_window_and_it_is_the_one_with_most_context(
+    num_tokens: int, capacity: int, stride: int
+) -> None:
     windows = windows_of(num_tokens, capacity, stride)
     best = best_context(windows)
     for token in range(num_tokens):
@@ -260,7 +262,9 @@ def test_any_span_of_any_text_gives_a_piece_of_it(reader: MRCReader, data: st.Da
     ),
     st.data(),
 )
-def test_answers_map_to_tokens_and_back(reader: MRCReader, pieces: list[str], data: st.DataObject) -> None:
+def test_every_answer_maps_to_tokens_and_back_to_itself(
+    reader: MRCReader, pieces: list[str], data: st.DataObject
+) -> None:
     context = " ".join(pieces)
     first = data.draw(st.integers(0, len(pieces) - 1))
     last = data.draw(st.integers(first, min(first + 2, len(pieces) - 1)))
@@ -346,6 +350,8 @@ def test_a_question_id_twice_is_reported(reader: MRCReader, tmp_path: Path) -> N
         ({"question": "who", "context": "a boat", "id": "0"}, r"text 1: .*'0'"),
     ],
 )
-def test_a_value_that_is_no_question_has_its_number(reader: MRCReader, value: object, message: str) -> None:
+def test_a_value_that_is_not_a_question_is_reported_with_its_number(
+    reader: MRCReader, value: object, message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         list(reader.parse([("who", "a boat"), value]))

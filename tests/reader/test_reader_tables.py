@@ -151,7 +151,9 @@ def test_columns_that_nobody_asked_for_are_passed_over(vocab: Path, tmp_path: Pa
         ("label\ttext_a\ttext_b\n1.0\ta\tb\n", r"train.tsv:2: .*'1.0'.*whole number"),
     ],
 )
-def test_a_mistake_in_a_file_has_its_line(vocab: Path, tmp_path: Path, content: str, message: str) -> None:
+def test_a_mistake_in_a_file_is_reported_with_its_line(
+    vocab: Path, tmp_path: Path, content: str, message: str
+) -> None:
     path = write_text(tmp_path, "train.tsv", content)
     with pytest.raises(DataError, match=message):
         list(MatchReader(vocab, 16).read(path, with_targets=True))
@@ -172,7 +174,9 @@ def test_labels_may_be_names(vocab: Path, tmp_path: Path, label_map: Path) -> No
         assert encoded(reader, path, True)["label_ids"].values.tolist() == [1, 0]
 
 
-def test_a_label_outside_the_map_has_its_line(vocab: Path, tmp_path: Path, label_map: Path) -> None:
+def test_a_label_outside_the_map_is_reported_with_its_line(
+    vocab: Path, tmp_path: Path, label_map: Path
+) -> None:
     path = table(tmp_path, "label\ttext_a", "positiv\tthe boat")
     with pytest.raises(DataError, match=r"train.tsv:2: .*'positiv' .*\(negative, positive\).* 'positive'"):
         list(ClassifyReader(vocab, 8, label_map=label_map).read(path, with_targets=True))
@@ -187,7 +191,9 @@ def test_a_label_outside_the_map_has_its_line(vocab: Path, tmp_path: Path, label
         ({"no": 0, "yes": 2}, "label_map: .*2 of 'yes' .*n_classes 2"),
     ],
 )
-def test_a_label_map_without_sense_is_refused(vocab: Path, mapping: dict[str, int], message: str) -> None:
+def test_a_label_map_that_makes_no_sense_is_refused(
+    vocab: Path, mapping: dict[str, int], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         ClassifyReader(vocab, 8, n_classes=2, label_map=mapping)
 

@@ -149,7 +149,9 @@ def test_lower_case_for_a_vocabulary_with_capitals_is_refused(vocabularies: dict
         ({"vocab.json": '{"model": {"type": "None"}}'}, r"vocab\.json: cannot read"),
     ],
 )
-def test_a_vocabulary_of_no_use_is_named(tmp_path: Path, files: dict[str, str], message: str) -> None:
+def test_a_vocabulary_that_cannot_be_used_is_named(
+    tmp_path: Path, files: dict[str, str], message: str
+) -> None:
     for name, text in files.items():
         write_text(tmp_path, name, text)
     with pytest.raises(DataError, match=message):

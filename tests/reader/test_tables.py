@@ -87,7 +87,9 @@ def test_a_name_without_a_known_suffix_is_read_as_format_says(vocab: Path, tmp_p
 # ---- columns ----
 
 
-def test_columns_are_named_or_guessed(vocab: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_columns_are_found_by_name_nested_or_guessed(
+    vocab: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     rows = [
         {"data": {"said": "the boat"}, "gold": 1, "extra": None},
         {"data": {"said": "a door"}, "gold": 0.0},

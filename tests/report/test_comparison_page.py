@@ -66,7 +66,9 @@ def test_a_comparison_among_runs_is_named_and_not_taken_for_all(tmp_path: Path, 
             palm.write_report(folders)
 
 
-def test_runs_of_a_sweep_have_its_values_and_of_a_comparison_its_order(tmp_path: Path, run: Path) -> None:
+def test_runs_of_a_sweep_are_named_by_what_was_tried_and_those_of_a_comparison_are_in_its_order(
+    tmp_path: Path, run: Path
+) -> None:
     pytest.importorskip("altair", reason="the extra report is not installed")
 
     def shown(kind: str, found: dict[str, Any], *runs: str) -> tuple[list[str], list[str], list[str]]:

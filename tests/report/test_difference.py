@@ -46,7 +46,9 @@ def test_settings_data_steps_and_scores_that_differ_are_reported(folder: Path) -
     assert of_kind(found, "versions") == {}
 
 
-def test_the_command_shows_origins(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_origins_and_ends_with_1(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = folder / "run" / "resolved_config.yaml"
     words = ["train", str(config), "--save_path", str(tmp_path / "new"), "--learning_rate", "3e-3"]
     assert main(words) == 0

@@ -438,7 +438,9 @@ def test_a_run_whose_model_is_replaced_meanwhile_is_reported(run: Path) -> None:
     assert palm.inspect_directory(run)["format"] == "palm run"
 
 
-def test_a_run_whose_model_is_removed_meanwhile_is_shown(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_whose_model_is_removed_while_it_is_read_is_reported(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     class Removing(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if ": predicting " in record.getMessage():  # its description and its checksums were read

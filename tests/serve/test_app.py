@@ -194,7 +194,9 @@ def test_the_examples_of_the_api_description_are_requests_that_are_answered(url:
     assert described["tasks"]["match"]["example"] == ["a text", "another text"]
 
 
-def test_the_client_waits_as_long_as_it_is_told_to(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_waits_as_long_as_it_is_told_and_then_gives_up(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits: list[float] = []
     with served(run / "cls", queue=0) as url, palm.Client(url, retries=3) as client:
         monkeypatch.setattr("palm.serve.client.time.sleep", waits.append)
@@ -224,7 +226,9 @@ def test_the_examples_of_deployment_probe_and_start_what_there_is(url: str) -> N
         assert COMMANDS["serve"].parser().parse_args(words).folders == ["/models"]
 
 
-def test_an_unexpected_error_is_500_with_a_number_and_no_words(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_is_500_with_a_number_and_without_what_it_says(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def fails(*_: Any) -> None:
         raise ValueError("a text of somebody")
 

@@ -26,7 +26,9 @@ def requests_of(queue: Waiting) -> list[Request]:
 
 
 @given(queues, st.integers(1, 60))
-def test_batches_of_a_queue_have_every_live_request_once_in_order(queue: Waiting, max_tokens: int) -> None:
+def test_all_batches_of_a_queue_have_every_live_request_once_in_order_and_within_bounds(
+    queue: Waiting, max_tokens: int
+) -> None:
     rest: Sequence[Request] = requests_of(queue)
     batches = []
     while True:

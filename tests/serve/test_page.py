@@ -35,7 +35,9 @@ def url(run: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 390])
-def test_a_typed_text_has_its_answers(page: Browser, url: str, run: Path, width: int, scheme: str) -> None:
+def test_a_typed_text_gets_the_answers_of_the_models(
+    page: Browser, url: str, run: Path, width: int, scheme: str
+) -> None:
     page.open(url, width, scheme)
     page.wait_for("document.querySelectorAll('#tasks input').length === 4")
     page.type("#text", TEXT)

@@ -107,7 +107,9 @@ def test_a_new_model_replaces_the_old_one_between_batches(run: Path, tmp_path: P
         ["{run}/cls", "--workers", "0"],
     ],
 )
-def test_a_server_says_why_it_ends(words: list[str], run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_cannot_start_says_why(
+    words: list[str], run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from palm.cli import main
 
     assert main(["serve", *(word.format(run=run) for word in words)]) == 2

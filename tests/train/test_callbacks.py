@@ -208,7 +208,9 @@ def test_quiet_shows_only_warnings(tmp_path: Path, loaded_python: list[str]) -> 
     assert no_better == "cls: no evaluation was better than always the same answer, whose accuracy is 0.3750"
 
 
-def test_verbose_shows_when_and_where_and_tracebacks(tmp_path: Path, loaded_python: list[str]) -> None:
+def test_verbose_shows_when_and_where_and_an_error_with_its_traceback(
+    tmp_path: Path, loaded_python: list[str]
+) -> None:
     done = palm_train(loaded_python, tmp_path, "--verbose", "--cls.train_file", "nowhere.tsv")
     assert done.returncode == 2
     first, *others = done.stderr.splitlines()

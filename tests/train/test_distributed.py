@@ -83,7 +83,9 @@ LIBRARY = ["library", "library_checkpointed"] if find_spec("transformers") else 
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "averaged", "parts", "pairs", *TOGETHER, *LIBRARY])
-def test_two_processes_are_one_with_the_double_batch(one: Path, two: Path, parallel: str) -> None:
+def test_two_processes_lose_and_weigh_what_one_with_the_double_batch_does(
+    one: Path, two: Path, parallel: str
+) -> None:
     alone, together = recorded(one, parallel), recorded(two, parallel)
     assert [task for task, _ in together["losses"]] == [task for task, _ in alone["losses"]]
     # An untrained encoder gives all texts nearly one vector, of which the loss of pairs takes differences.
@@ -111,7 +113,9 @@ def test_dev_data_is_shared_out_and_every_row_counts_once(one: Path, two: Path, 
     assert seen(two)["dev_loss"] == pytest.approx(seen(one)["dev_loss"], rel=1e-5)
 
 
-def test_checkpoints_continue_on_one_and_two(one: Path, two: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_checkpoint_of_two_continues_in_one_and_of_one_in_two(
+    one: Path, two: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """With the same 8 rows a step, it ends where the runs end that nobody interrupted."""
     checkpoint = str(two / "out" / f"step_{ranks.SAVED}")
     with caplog.at_level("INFO", "palm"):
@@ -209,7 +213,9 @@ def test_only_the_first_process_reports(two: Path) -> None:
 
 
 @pytest.mark.parametrize("door", ["model", "config"])
-def test_palm_evaluate_on_two_processes_tells_one_score_once(one: Path, tmp_path: Path, door: str) -> None:
+def test_palm_evaluate_on_two_processes_tells_the_scores_of_one_process_once(
+    one: Path, tmp_path: Path, door: str
+) -> None:
     model, data = one / "out" / "cls" / "infer_model", one / "cls.tsv"
     expected = palm.load_model(model, device="cpu").evaluate(data)
     config = tmp_path / "config.yaml"
@@ -338,7 +344,9 @@ def test_a_checkpoint_with_other_batches_on_the_same_devices_is_refused(folder: 
     Controller(parts, argv=[]).train()
 
 
-def test_what_is_dealt_out_goes_to_all_equally_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_dealt_out_goes_to_everybody_equally_often_and_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     hands = []
     for rank in range(3):
         monkeypatch.setattr("palm.core.group.rank", lambda rank=rank: rank)

@@ -160,7 +160,9 @@ def test_the_best_step_of_the_run_is_that_of_the_highest_mean(folder: Path) -> N
     assert not (folder / "out" / "mlm").exists()  # an auxiliary task is told of, and not saved
 
 
-def test_a_target_that_gets_no_better_is_finished(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_target_that_gets_no_better_is_finished_and_not_trained_any_longer(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     # With a learning rate of almost nothing every evaluation is like the first: after two more it is enough.
     config = with_dev(folder, "cls", "match", learning_rate=1e-12, early_stopping_patience=2)
     del config["tasks"]["match"]["dev_file"]
@@ -273,7 +275,9 @@ def test_questions_without_an_answer_score_as_their_prediction_files_do(folder: 
     assert scores["best_f1"] >= by_file["best_f1"] >= scores["f1"] - 1e-9
 
 
-def test_an_evaluation_that_is_nan_is_never_the_best(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_without_a_number_is_never_the_best(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     score = [0.0]
     monkeypatch.setattr(METRICS["accuracy"], "compute", lambda _: {"accuracy": score[0]})
     training = palm.Controller(with_dev(folder, "cls"), argv=[]).training()
@@ -309,7 +313,9 @@ def write_dev_rows(folder: Path, task: str) -> Path:
     return target
 
 
-def test_dev_rows_are_tokenized_once_and_have_a_loss(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dev_row_is_tokenized_once_in_a_run_and_has_a_loss(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tasks = ["cls", "match", "mlm", "mrc", "relation"]
     config = tiny.config(folder, *tasks, max_steps=30, eval_every_n_steps=10)
     for task in tasks:

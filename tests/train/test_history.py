@@ -99,7 +99,9 @@ def test_a_loss_that_diverges_is_a_warning_once(tmp_path: Path) -> None:
     assert {line["message"].partition(":")[0]: line["step"] for line in told} == expected
 
 
-def test_dev_rows_that_are_training_rows_and_a_score_below_a_constant_are_warnings(tmp_path: Path) -> None:
+def test_dev_rows_that_are_training_rows_and_a_score_below_the_commonest_label_are_warnings(
+    tmp_path: Path,
+) -> None:
     given = configuration(tmp_path, num_epochs=1)
     train = Path(given["tasks"]["cls"]["train_file"])
     lines = train.read_text(encoding="utf-8").splitlines()
@@ -122,7 +124,9 @@ def test_dev_rows_that_are_training_rows_and_a_score_below_a_constant_are_warnin
     }
 
 
-def test_evaluations_have_all_metrics_and_the_dev_loss(undisturbed: tuple[Path, TrainingResult]) -> None:
+def test_evaluations_have_all_metrics_and_the_loss_of_the_dev_rows(
+    undisturbed: tuple[Path, TrainingResult],
+) -> None:
     folder, result = undisturbed
     found = [line for line in timeless(folder / "out" / "history.jsonl") if line["event"] == "evaluation"]
     assert [line["step"] for line in found] == sorted({line["step"] for line in found}) != []

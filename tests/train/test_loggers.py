@@ -95,7 +95,9 @@ def test_a_resumed_run_continues_with_its_curves(tmp_path: Path) -> None:
     assert [value for _, value in points] == pytest.approx(list(history.values()), rel=1e-6)
 
 
-def test_a_missing_logger_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_logger_that_is_not_there_is_named_with_the_way_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (problem,) = logger_problems(["tensorbord"])
     assert "'tensorbord'" in problem
     assert "'tensorboard'" in problem

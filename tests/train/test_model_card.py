@@ -50,7 +50,9 @@ def test_the_card_shows_the_data_and_the_labels(run: Path) -> None:
     assert str(run.parent) not in text  # where the machine has its files is nobody's business
 
 
-def test_the_card_has_scores_beside_interval_and_baseline_labels_and_limits(run: Path) -> None:
+def test_the_card_has_scores_beside_interval_and_baseline_labels_limits_and_an_example_that_was_run(
+    run: Path,
+) -> None:
     text = (run / "cls" / "best_model" / "README.md").read_text(encoding="utf-8")
     history = read_history(run)
     best = history.best("cls")
@@ -153,7 +155,9 @@ def test_labels_are_shown_as_text_and_not_without_end() -> None:
         (None, None, None),
     ],
 )
-def test_the_base_model_is_named_if_public(path: str | None, base: str | None, shown: str | None) -> None:
+def test_the_base_model_is_named_if_it_is_one_of_the_hub(
+    path: str | None, base: str | None, shown: str | None
+) -> None:
     card = ModelCard(model_card(description(run={"global": {"pretrain_path": path}})))
     assert card.data.base_model == base
     named = shown or base
@@ -181,7 +185,9 @@ def test_a_trainers_model_has_a_card(tmp_path: Path) -> None:
     assert "## Data" in text
 
 
-def test_a_model_beside_8_tasks_is_no_larger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_as_large_beside_8_tasks_as_beside_4(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(training_metadata, "MAX_TASKS", 2)
     tiny.write_files(tmp_path)
     found = []

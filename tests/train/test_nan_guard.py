@@ -77,7 +77,9 @@ def test_nothing_moves_from_a_bad_step_on_until_it_is_reported(
 
 
 @pytest.mark.parametrize("look", ["state_dict", "averaged"])
-def test_a_bad_step_is_told_before_a_save(folder: Path, monkeypatch: pytest.MonkeyPatch, look: str) -> None:
+def test_a_bad_step_is_reported_before_a_save_or_evaluation(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
     as_on_a_gpu(monkeypatch)
     training = run(folder, "cls")
     next(iter(training.model.head("cls").parameters())).data.fill_(math.nan)

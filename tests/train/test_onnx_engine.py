@@ -187,7 +187,9 @@ def graphs(folder: Path) -> dict[str, InferenceModel]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_records_and_scores_are_torchs(kind: str, folder: Path, graphs: dict[str, InferenceModel]) -> None:
+def test_records_and_scores_are_those_of_torch(
+    kind: str, folder: Path, graphs: dict[str, InferenceModel]
+) -> None:
     file = data_of(kind, folder)
     ours, theirs = load_model(folder / kind / "infer_model", precision="fp32"), graphs[kind]
     read = [list(model.records(model.reader.read(file, with_targets=False))) for model in (ours, theirs)]

@@ -36,7 +36,9 @@ def refused(capfd: pytest.CaptureFixture[str], *words: str) -> str:
     return " ".join(said.rpartition("error: ")[2].split())
 
 
-def test_a_step_that_does_not_fit_has_its_remedies(config: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_step_that_does_not_fit_is_described_with_what_takes_less(
+    config: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     last = refused(capfd, "train", str(config))
     facts = ["'cls' at its step 1", "16 rows of up to", "Tried to allocate 2.00 GiB"]
     settings = ["batch_size", "gradient_accumulation_steps", "activation_checkpointing"]
@@ -49,7 +51,9 @@ def test_check_reports_batches_that_do_not_fit(config: Path) -> None:
     assert "gradient_accumulation_steps" in problem.message
 
 
-def test_predictions_that_do_not_fit_have_a_remedy(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_predictions_that_do_not_fit_have_a_remedy_of_their_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     config = str(written(tmp_path, "HungryLater", max_steps=2))
     later = ["--cls.dev_file", "null"]
     assert main(["train", config, *later]) == 0

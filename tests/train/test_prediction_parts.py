@@ -105,7 +105,9 @@ def test_a_prediction_that_was_killed_before_its_first_record_begins_again(
     assert PREDICTION_LOG not in contents(tmp_path)
 
 
-def test_a_second_prediction_into_one_folder_is_refused_meanwhile(trained: Path, tmp_path: Path) -> None:
+def test_a_second_prediction_into_one_folder_is_refused_while_the_first_lasts(
+    trained: Path, tmp_path: Path
+) -> None:
     model = model_of(trained, "cls")
     with PredictionLog(Output(Path(), tmp_path / "new", "", dict, list), size=8):
         with raises(StorageError, str(tmp_path / "new")):
@@ -127,7 +129,9 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize(("task", "name"), [("cls", "out.csv"), ("cls", ""), ("mrc", "")])
 @pytest.mark.parametrize("count", [3, 16])
-def test_merged_shards_are_the_whole(trained: Path, tmp_path: Path, task: str, name: str, count: int) -> None:
+def test_merged_shards_are_the_whole_byte_by_byte(
+    trained: Path, tmp_path: Path, task: str, name: str, count: int
+) -> None:
     model, data = model_of(trained, task), trained / DATA[task]
     (tmp_path / "whole").mkdir()
     (tmp_path / "parts").mkdir()

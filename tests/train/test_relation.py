@@ -78,7 +78,9 @@ def test_a_relation_that_cannot_be_is_an_error_with_its_place(
         list(RelationReader(vocab, 16, LABELS, span_label_map=SPANS).read(path, with_targets=True))
 
 
-def test_relations_of_two_rows_are_left_out_and_others_keep_spans(vocab: Path, tmp_path: Path) -> None:
+def test_relations_of_two_rows_are_left_out_and_the_others_keep_their_spans(
+    vocab: Path, tmp_path: Path
+) -> None:
     spans = [[3, 4, "thing"], [0, 1, "owner"], [2, 3, "colour"]]
     path = write_text(
         tmp_path, "long.jsonl", row_of(["anna", "has", "red", "boat"], spans, [[0, 2, "has"], [1, 0, "owns"]])

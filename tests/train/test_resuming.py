@@ -53,7 +53,9 @@ RUNS: dict[str, tuple[tuple[str, ...], int, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_a_resumed_run_is_the_uninterrupted_one_and_targets_get_their_steps(folder: Path, run: str) -> None:
+def test_a_resumed_run_repeats_the_uninterrupted_one_and_every_target_gets_its_steps(
+    folder: Path, run: str
+) -> None:
     tasks, at, settings = RUNS[run]
     checkpoint = folder / "checkpoint"
     whole, steps = assert_resumes(

@@ -111,7 +111,9 @@ def test_an_earlier_run_stops_a_new_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("resume", [None, "auto"])
-def test_a_run_in_the_folder_of_a_model_or_checkpoint_is_refused(resume: str | None, tmp_path: Path) -> None:
+def test_a_run_in_the_folder_of_a_model_or_a_checkpoint_is_refused(
+    resume: str | None, tmp_path: Path
+) -> None:
     for place in (model(tmp_path / "cls" / "infer_model"), checkpoint(tmp_path, 4, "a")):
         with pytest.raises(StorageError, match=f"save_path: {place}"):
             RunFolder(place, resume, overwrite=True).open()

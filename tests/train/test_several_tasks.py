@@ -42,7 +42,9 @@ def gradients(training: Training, *names: str) -> tuple[dict[str, Tensor], Tenso
 
 
 @pytest.mark.parametrize("accumulated", [1, 2])
-def test_the_gradient_of_several_tasks_is_the_sum_of_separate_ones(folder: Path, accumulated: int) -> None:
+def test_the_gradient_of_a_step_of_several_tasks_is_the_sum_of_separate_ones(
+    folder: Path, accumulated: int
+) -> None:
     # Tasks of other lengths, with masked positions, with spans, of one accumulated part and of several.
     training = still(folder, **{"cls.loss_weight": 0.5, "match.gradient_accumulation_steps": accumulated})
     names = [task.name for task in training.tasks]
@@ -114,7 +116,9 @@ def progress(*plans: tuple[int, bool], ratios: Sequence[float] = (1.0, 1.0, 1.0,
         [(2, True), (5, False), (5, False)],
     ],
 )
-def test_every_task_has_exactly_its_plan_at_the_end(plans: list[tuple[int, bool]], count: int) -> None:
+def test_every_task_has_exactly_its_plan_when_the_last_planned_step_is_made(
+    plans: list[tuple[int, bool]], count: int
+) -> None:
     for seed in range(20):
         tasks, steps = progress(*plans), 0
         while any(task.step < task.expected_steps for task in tasks if task.is_target):

@@ -46,7 +46,9 @@ def row_of(text: Any, spans: Any) -> str:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_spans_gives_the_same_targets(vocab: Path, tmp_path: Path, form: str) -> None:
+def test_every_form_of_spans_gives_the_same_targets_and_itself_back(
+    vocab: Path, tmp_path: Path, form: str
+) -> None:
     text, spans, own = FORMS[form]
     path = write_text(tmp_path, "rows.jsonl", row_of(text, spans) + row_of(["old"], []))
     reader = SpanReader(vocab, 16, NAMES, **own)
@@ -171,7 +173,9 @@ def looped_loss(head: Span, tokens: Any, starts: Any, labels: Any) -> torch.Tens
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 7), st.integers(0, 10_000), st.booleans(), st.booleans())
-def test_decoding_takes_the_best_spans_that_fit(words: int, seed: int, has_ties: bool, nested: bool) -> None:
+def test_decoding_takes_the_best_spans_that_cross_none_before(
+    words: int, seed: int, has_ties: bool, nested: bool
+) -> None:
     logits = torch.randn(words, words, 3, generator=torch.Generator().manual_seed(seed))
     logits = logits.round() if has_ties else logits
     candidates = []

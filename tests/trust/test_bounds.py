@@ -313,7 +313,9 @@ def tokenizer(**parts: Any) -> dict[str, Any]:
         ({"model": {"type": "Unigram", "vocab": None}}, "cannot read the tokenizer"),
     ],
 )
-def test_a_tokenizer_of_odd_content_has_its_place(tmp_path: Path, content: Any, message: str) -> None:
+def test_a_tokenizer_of_any_content_is_an_error_with_its_place(
+    tmp_path: Path, content: Any, message: str
+) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
     with within(64), pytest.raises(DataError, match=rf"tokenizer\.json: .*({message})"):
         load_tokenizer(tmp_path / "tokenizer.json")
@@ -353,7 +355,9 @@ def test_a_machine_without_memory_is_not_damage() -> None:
         (10**30, "n_classes: 1.* should be a whole number, 2 or more, at most 2147483647"),
     ],
 )
-def test_a_size_that_no_machine_has_is_a_wrong_setting(folder: Path, size: int, message: str) -> None:
+def test_a_size_that_no_machine_has_is_a_mistake_in_a_configuration(
+    folder: Path, size: int, message: str
+) -> None:
     config = with_bag(tiny.config(folder, "cls"))
     config["tasks"]["cls"]["n_classes"] = size
     config |= {"hidden_size": 1 << 28} if size == 10**7 else {}  # 10 PB
@@ -362,7 +366,9 @@ def test_a_size_that_no_machine_has_is_a_wrong_setting(folder: Path, size: int, 
 
 
 @pytest.mark.parametrize(("row", "is_refused"), [(1 << 40, False), (1 << 80, True)])
-def test_a_selection_of_missing_rows_takes_no_memory(tmp_path: Path, row: int, is_refused: bool) -> None:
+def test_a_selection_of_rows_that_do_not_exist_takes_no_memory(
+    tmp_path: Path, row: int, is_refused: bool
+) -> None:
     table = tmp_path / "table.tsv"
     table.write_text("label\ttext_a\n0\ta door\n1\ta boat\n", encoding="utf-8")
     selection = Selection(table, data_checksum(table), [1, row], {})

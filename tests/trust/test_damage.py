@@ -123,7 +123,9 @@ def test_a_manifest_must_list_what_belongs_to_a_model(tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize("name", NEEDED)
-def test_a_manifest_lists_a_checkpoint(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_manifest_must_list_what_belongs_to_a_checkpoint(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = saved.checkpoint(tmp_path)
     (folder / name).unlink()
     (folder / "more.json").write_text("{}")
@@ -133,7 +135,9 @@ def test_a_manifest_lists_a_checkpoint(tmp_path: Path, name: str, caplog: pytest
 
 
 @pytest.mark.parametrize("state", [{}, [], None])
-def test_an_empty_state_is_passed_over(tmp_path: Path, state: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_whole_state_that_says_nothing_is_passed_over(
+    tmp_path: Path, state: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = saved.forge(saved.checkpoint(tmp_path), STATE, lambda _: state)
     assert newest_checkpoint(folder.parent) is None
     assert f"ignored: cannot read {folder / STATE}: " in caplog.text
@@ -152,7 +156,9 @@ def test_an_empty_state_is_passed_over(tmp_path: Path, state: Any, caplog: pytes
         lambda d: {**d, "backbone": {"name": "bert", "settings": {"hidden_size": "4"}}},
     ],
 )
-def test_a_whole_description_that_fits_nothing_has_its_place(tmp_path: Path, change: Any) -> None:
+def test_a_whole_description_that_fits_nothing_is_an_error_with_its_place(
+    tmp_path: Path, change: Any
+) -> None:
     folder = saved.forge(saved.model(tmp_path), "config.json", change)
     with pytest.raises(palm.PalmError, match=str(folder)):
         palm.load_model(folder)

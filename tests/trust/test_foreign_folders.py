@@ -83,7 +83,9 @@ def test_a_report_opens_no_file_that_a_foreign_configuration_names(foreign: Path
 @pytest.mark.parametrize(
     "way", ["{0}/own.tsv,{1}/mine.tsv", "{0}/link*/mine.tsv", "{0}/data", "file://{1}/mine.tsv"]
 )
-def test_a_report_opens_no_table_outside(foreign: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+def test_a_report_opens_no_table_that_lies_outside_in_part(
+    foreign: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     """Several tables, a pattern, a folder of tables, and a URL, which would be copied to the cache."""
     monkeypatch.setenv("PALM_DATA_CACHE", str(foreign.parent / "cache"))
     mine = foreign.parent / "mine.tsv"
