@@ -428,9 +428,7 @@ def print_slices(file: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, help="where runs are kept, and pictures written")
-    parser.add_argument(
-        "page", nargs="*", choices=[[], *PAGES], default=list(PAGES), help="which pages; all by default"
-    )
+    parser.add_argument("page", nargs="*", choices=[[], *PAGES], help="which pages; all by default")
     options = parser.parse_args()
     import torch
 
@@ -441,7 +439,7 @@ def main() -> None:
     pictures = options.folder.absolute() / "pictures"
     pictures.mkdir(parents=True, exist_ok=True)
     os.chdir(options.folder)
-    made = {name: PAGES[name]().absolute() for name in options.page}
+    made = {name: PAGES[name]().absolute() for name in options.page or PAGES}
     profile = Path("browser").absolute()
     shutil.rmtree(profile, ignore_errors=True)
     with browser(profile) as page:

@@ -207,10 +207,11 @@ def _task(run: Run, verdict: Verdict, analysis: Analysis | str) -> dict[str, Any
         # An interval belongs to its score. In training, thresholds of labels are fitted to other rows.
         recorded = best.scores[verdict.task] if best is not None else {}
         own = {
-            name: ends
+            name: verdict.rows.intervals.get(name, ends)
             for name, ends in found.rows.intervals.items()
             if math.isclose(found.scores[name], recorded.get(name, math.nan), rel_tol=0.01)
         }
+        found = replace(found, rows=replace(found.rows, intervals={**found.rows.intervals, **own}))
     evaluated = [each for each in run.history.evaluations if each.scores.get(verdict.task)]
     return {
         "name": verdict.task,

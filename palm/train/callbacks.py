@@ -225,7 +225,7 @@ class ScoredRows:
     Args:
         rows: their number.
         baseline: the same scores without any knowledge of the texts (see `Metric.baseline`).
-        intervals: 95 % intervals of the scores of its first metric (see `score_intervals`).
+        intervals: 95 % intervals of the scores (see `score_intervals`).
         labels: label -> precision, recall, F1, true and predicted occurrences; the most frequent first.
         averages: the same for micro, macro and weighted average; empty if there are fewer than two labels.
     """

@@ -427,12 +427,11 @@ def scored_rows(
         metrics: the metrics of the scores.
         counts: the counts of the same predictions; None for a reader whose gold values they do not know.
         pairs: predictions and gold values.
-        is_quick: only the first metric has intervals, of 200 resamples of the rows, else all of 1000.
+        is_quick: intervals are of 200 resamples of the rows, else of up to 1000 (see `score_intervals`).
     """
-    resampled = metrics[:1] if is_quick else metrics
     intervals = {
         name: list(ends)
-        for metric in (resampled if 0 < len(pairs) <= MOST_RESAMPLED else ())
+        for metric in (metrics if 0 < len(pairs) <= MOST_RESAMPLED else ())
         for name, ends in score_intervals(metric, pairs, is_quick).items()
     }
     labels = counts.label_scores() if counts is not None else {}

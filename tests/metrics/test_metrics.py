@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import permutations
+from collections import Counter
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,21 @@ def test_labels_that_resamples_lack_do_not_shift_the_interval_of_their_mean() ->
     assert low < 0.97 * value < 1.03 * value < high
     quick = score_intervals(METRICS["macro_f1"], pairs, quick=True)["macro_f1"]
     assert quick == pytest.approx((low, high), rel=0.1)
+
+
+def test_the_interval_of_a_mean_f1_is_that_of_all_possible_resamples() -> None:
+    rows = [(0, 0), (0, 0), (0, 0), (1, 0), (1, 1), (0, 1)]  # predicted, true
+    by_hand = []
+    for drawn in product(rows, repeat=6):  # 46,656 equally likely ones
+        counts = Counter(drawn)
+        seen = Counter(label for pair in drawn for label in pair)
+        f1 = [2 * counts[label, label] / number for label, number in seen.items()]
+        by_hand.append(sum(f1) / len(f1))
+    ends = np.percentile(by_hand, (2.5, 97.5)) + (3 / 4 + 1 / 2) / 2 - np.mean(by_hand)
+    pairs: list[Pair] = [({"label": guess}, {"label": true}) for guess, true in rows]
+    for quick in (True, False):
+        found = score_intervals(METRICS["macro_f1"], pairs, quick)["macro_f1"]
+        assert found == pytest.approx(ends.clip(0, 1), abs=0.02)
 
 
 def test_an_f1_score_has_the_interval_of_its_resamples() -> None:

@@ -58,9 +58,11 @@ def test_the_card_has_scores_beside_interval_and_baseline_labels_limits_and_an_e
     best = history.best("cls")
     assert best is not None
     rows, value = best.rows["cls"], best.scores["cls"]["accuracy"]
-    low, high = rows.intervals["accuracy"]
     constant = rows.baseline["accuracy"]
-    assert f"| accuracy | {value:.2f} | {low:.2f} to {high:.2f} | {constant:.2f} |" in text  # 13 rows
+    for name, score in best.scores["cls"].items():
+        low, high = rows.intervals[name]
+        shown = f"{score:.2f} | {low:.2f} to {high:.2f} | {rows.baseline[name]:.2f}"  # 13 rows
+        assert f"| {name} | {shown} |" in text
     for label, (precision, recall, f1, true, _) in rows.labels.items():
         assert f"| {label} | {precision:.3f} | {recall:.3f} | {f1:.3f} | {true} |" in text
     assert [*rows.averages] == ["micro average", "macro average", "weighted average"]
