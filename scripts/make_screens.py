@@ -171,27 +171,29 @@ def table() -> Path:
 
 def compare() -> Path:
     """The page of a comparison."""
-    folder = Path("hotel", "compared")
-    if not (folder / "compare.json").exists():
-        words = ["--seeds", 2, "--effort", "quick", "--output", folder.absolute()]
-        Path("compare.txt").write_text(palm("compare", table(), *words), encoding="utf-8")
-    return reported(folder)
+    *_, folder = words = compared()
+    if not Path(str(folder), "compare.json").exists():
+        palm("compare", *words)
+    return reported(Path(str(folder)))
+
+
+def compared() -> list[object]:
+    """The arguments of a comparison, its folder last."""
+    return [table(), "--seeds", 2, "--effort", "quick", "--output", Path("hotel", "compared").absolute()]
 
 
 def sweep() -> Path:
     """The page of a sweep over rates and batches."""
-    folder = Path("sweep", "found")
-    if not (folder / "sweep.json").exists():
-        words = [
-            "--grid",
-            "learning_rate=0.0001,0.003",
-            "--grid",
-            "batch_size=4,8",
-            "--output",
-            folder.absolute(),
-        ]
-        Path("sweep.txt").write_text(palm("sweep", project("sweep", "cls,match"), *words), encoding="utf-8")
-    return reported(folder)
+    *_, folder = words = swept()
+    if not Path(str(folder), "sweep.json").exists():
+        palm("sweep", *words)
+    return reported(Path(str(folder)))
+
+
+def swept() -> list[object]:
+    """The arguments of a sweep, its folder last."""
+    grid = ["--grid", "learning_rate=0.0001,0.003", "--grid", "batch_size=4,8"]
+    return [project("sweep", "cls,match"), *grid, "--output", Path("sweep", "found").absolute()]
 
 
 def several() -> Path:
@@ -251,7 +253,8 @@ def terminal() -> Path:
             file = Path("terminal", f"{name}, {how}.txt")
             if not file.exists():
                 file.parent.mkdir(exist_ok=True)
-                file.write_bytes(run(words, columns, **more).encode())  # with its carriage returns
+                given = [str(word).format(how=how) for word in words]
+                file.write_bytes(run(given, columns, **more).encode())  # with its carriage returns
             shown = file.read_bytes().decode()
             parts.append(
                 f"<h3>{name}, {how}</h3><pre style='width:{columns or 120}ch'>{coloured(shown)}</pre>"
@@ -271,6 +274,7 @@ def commands() -> Iterator[tuple[str, list[object]]]:
     )
     yield "check, ready", ["check", project("one", "cls")]
     yield "check, a table", ["check", hotel, "--no_measure"]
+    yield "check, warnings", ["check", hotel, "--no_measure", "--max_seq_len", 9]
     yield "check, errors", ["check", faulty]
     train = [
         "train",
@@ -284,15 +288,25 @@ def commands() -> Iterator[tuple[str, list[object]]]:
     ]
     yield "train", train
     yield "train --help", ["train", "--help"]
-    yield "diff", ["diff", "one/run", "one/c"]
-    yield "evaluate", ["evaluate", "--model", "one/run/cls/best_model", "--input", "one/data/cls/dev.tsv"]
+    yield "diff", ["diff", "one/run", "two/run"]
+    saved = ["--model", "one/run/cls/best_model", "--input", "one/data/cls/dev.tsv"]
+    yield "evaluate", ["evaluate", *saved]
+    yield "evaluate, a configuration", ["evaluate", "two/run/resolved_config.yaml"]
+    yield "predict", ["predict", *saved, "--output", "terminal/predicted.jsonl"]
+    yield "report", ["report", "two/run"]
+    yield "compare", ["compare", *compared()]
+    yield "sweep", ["sweep", *swept()]
+    yield "ls", ["ls"]
+    yield "ls of one", ["ls", "temperature"]
+    yield "inspect", ["inspect", "two/run/model"]
+    yield "init", ["init", "terminal/{how}", "--tasks", "cls,mlm"]
 
 
-def run(words: list[object], columns: int, **more: str) -> str:
+def run(words: list[str], columns: int, **more: str) -> str:
     """Run a command on a terminal with these columns, or with its output piped if there are none."""
     import pty
 
-    command = [sys.executable, "-m", "palm", *map(str, words)]
+    command = [sys.executable, "-m", "palm", *words]
     environment = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **more}
     if not columns:
         done = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -27,8 +27,6 @@ from palm.core.logging import aligned, collected_warnings
 from palm.core.process import duration
 from palm.paradigm import HEADS
 from palm.reader import READERS
-from palm.reader.inspection import MOST_LETTERS
-from palm.reader.tables.columns import cut
 from palm.reader.tables.files import shown_path
 from palm.train.checkpoint import compared
 from palm.train.loggers import logger_problems
@@ -86,7 +84,7 @@ class Check:
                 *(line for task, file in files for line in _about(task, file)),
             ],
             "First rows, as the model sees them": [
-                f"{task.task}: {cut(file.first_row, MOST_LETTERS)}"
+                f"{task.task}: {file.first_row}"
                 for task in self.data
                 for file in task.files[:1]
                 if file.first_row

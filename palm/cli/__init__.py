@@ -17,7 +17,7 @@ from palm.core.cache import explain_limits
 from palm.core.component import did_you_mean
 from palm.core.errors import EXIT_CODES, ExitCode, PalmError
 from palm.core.io import REMEDIES
-from palm.core.logging import logger, printable, set_verbosity, show_on_console
+from palm.core.logging import fitted, logger, printable, set_verbosity, show_on_console
 from palm.core.process import Stopped, ending_on_signals, import_torch
 from palm.core.version import __version__
 
@@ -70,7 +70,7 @@ def _run(words: list[str]) -> int:
                 failures.record_failure(error)
         sys.stdout.flush()
         logger.debug("traceback of the error", exc_info=error)
-        sys.stderr.write(f"error: {printable(str(error))}\n")
+        sys.stderr.write(fitted(f"error: {printable(str(error))}\n", sys.stderr))
         return ExitCode.REFUSED
     except KeyboardInterrupt as stop:
         sys.stderr.write("; ".join(["interrupted", *map(str, stop.args)]) + "\n")

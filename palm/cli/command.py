@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.errors import PalmError
-from palm.core.logging import printable, shows_colour
+from palm.core.logging import fitted, printable, shows_colour
 
 Run = Callable[[argparse.Namespace], None]
 
@@ -165,8 +165,8 @@ COLOURS = {
 
 
 def write_line(text: object) -> None:
-    """Write a line of output to stdout; names from files cannot control the terminal."""
-    shown = printable(str(text))
+    """Write a text to stdout; names from files cannot control the terminal, where long lines are broken."""
+    shown = fitted(printable(str(text)), sys.stdout)
     if not shows_colour(sys.stdout):
         sys.stdout.write(f"{shown}\n")
         return
@@ -179,10 +179,10 @@ def write_line(text: object) -> None:
     Console(soft_wrap=True).print(coloured)
 
 
-def json_text(value: Any, indent: int | None = 2) -> str:
-    """Return a value as JSON, in ASCII if other characters are unprintable."""
+def write_json(value: Any, indent: int | None = 2) -> None:
+    """Write a value to stdout as JSON, in ASCII if other characters are unprintable."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
-    return text if text == printable(text) else json.dumps(value, indent=indent)
+    sys.stdout.write(f"{text if text == printable(text) else json.dumps(value, indent=indent)}\n")
 
 
 def pairs_of(words: Sequence[str], name: str, form: str) -> list[tuple[str, str]]:

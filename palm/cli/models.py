@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from palm.cli import command as cli
 from palm.core.errors import PalmError
+from palm.core.logging import logger
 
 if TYPE_CHECKING:
     from palm.controller.controller import Controller
@@ -117,9 +118,11 @@ def _predict_with_models(options: argparse.Namespace, how: dict[str, Any]) -> No
     models = _load_models(options)
     if len(models) > 1 and is_table_name(options.output):
         JointModel(models).predict_table(options.input, options.output, **how)
-        return
-    places = {task: options.output / task if len(models) > 1 else options.output for task in models}
-    JointModel(models).predict_files({task: (options.input, p) for task, p in places.items()}, **how)
+    else:
+        places = {task: options.output / task if len(models) > 1 else options.output for task in models}
+        JointModel(models).predict_files({task: (options.input, p) for task, p in places.items()}, **how)
+    saved = "predictions" if options.shard is None else f"shard {options.shard}"
+    logger.info("%s: %s saved at %s", ", ".join(models), saved, options.output)
 
 
 @cli.command(
@@ -157,7 +160,7 @@ def evaluate(options: argparse.Namespace) -> None:
     if options.config is None and len(scores) == 1:
         (scores,) = scores.values()
     if is_main_process():
-        cli.write_line(cli.json_text(scores, indent=None))
+        cli.write_json(scores, indent=None)
 
 
 @cli.command(
@@ -292,4 +295,7 @@ def inspect(options: argparse.Namespace) -> None:
     from palm.report.inspection import inspect_directory
 
     facts = inspect_directory(options.directory)
-    cli.write_line(cli.json_text(facts) if options.json else yaml_text(facts))
+    if options.json:
+        cli.write_json(facts)
+    else:
+        cli.write_line(yaml_text(facts).rstrip())

@@ -46,10 +46,13 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     is_terminal = sys.stderr.isatty() or sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else MOST_COLUMNS
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    for column in _widths(rows, width):
+    widths = _widths(rows, width)
+    for column in widths:
         table.add_column(overflow="fold", width=column)
     for row in rows:
-        table.add_row(*map(Text, row))
+        # rich would not indent the other lines of an indented cell.
+        cells = zip(row, widths, strict=True)
+        table.add_row(*(Text(_broken(cell, column, 2 * _indent(cell))) for cell, column in cells))
     # In a notebook, rich would show what is captured as well.
     console = Console(width=width, color_system=None, force_terminal=False, force_jupyter=False)
     with console.capture() as captured:
@@ -57,19 +60,58 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def _widths(rows: Sequence[Sequence[str]], room: int) -> list[int] | list[None]:
-    """Return widths of columns that cut no word; unknown ones if the words have no room."""
+def _widths(rows: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Return widths of columns that cut no word; if all words have no room, the widest columns cut some."""
     from rich.cells import cell_len
 
     columns = list(zip(*rows, strict=True))
     widths = [max(map(cell_len, column)) for column in columns]
-    words = [max(cell_len(word) for cell in column for word in cell.split() or [""]) for column in columns]
-    room -= 2 * len(columns)
-    if sum(words) > room:
-        return [None] * len(columns)
+    words = [
+        max(2 * _indent(cell) + cell_len(word) for cell in column for word in cell.split() or [""])
+        for column in columns
+    ]
+    room = max(room - 2 * len(columns), len(columns))
+    least = words if sum(words) <= room else [1] * len(columns)
     while sum(widths) > room:
-        widths[max(range(len(widths)), key=lambda k: widths[k] - words[k])] -= 1
+        widths[max(range(len(widths)), key=lambda k: widths[k] - least[k])] -= 1
     return widths
+
+
+def fitted(text: str, stream: IO[str]) -> str:
+    """Break the lines of a text between words where a stream is a terminal that has no room for them."""
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(_broken(line, width, _margin(line)) for line in text.split("\n"))
+
+
+_WORD = re.compile(r"\s*(?:(?<![`\w])palm .*|\S+)")
+"""A word; a command stays whole, so that it can be copied."""
+
+
+def _broken(line: str, width: int, margin: int) -> str:
+    """Break a line between words; all lines but the first have a margin."""
+    from rich.cells import cell_len
+
+    if cell_len(line) <= width:
+        return line
+    lines = [""]
+    for word in _WORD.findall(line):
+        if lines[-1].strip() and cell_len(lines[-1] + word) > width:
+            lines.append(" " * margin + word.lstrip())
+        else:
+            lines[-1] += word
+    return "\n".join(lines)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _margin(line: str) -> int:
+    """Return where the text of a line begins that has a word in a column before it, as findings have."""
+    first = re.match(r" *\w+ {2,}", line)
+    return first.end() if first is not None else _indent(line) + 2
 
 
 class Printed(ABC):
@@ -153,7 +195,7 @@ class _Console(logging.StreamHandler):  # type: ignore[type-arg]
             super().emit(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        text = printable(super().format(record))
+        text = fitted(printable(super().format(record)), self.stream)
         is_plain = record.levelno < logging.WARNING or not shows_colour(self.stream)
         return text if is_plain else f"\033[33m{text}\033[0m"
 

@@ -19,7 +19,7 @@ from palm.core.component import count_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
 from palm.core.io import check_not_read, write_json, write_text
 from palm.core.layers import generator
-from palm.core.logging import Printed, show_on_console, shown_score
+from palm.core.logging import Printed, collected_warnings, show_on_console, shown_score
 from palm.experiments.grid import GridRun, Pool, Result, Source, devices_of
 
 Values = dict[str, Any]
@@ -277,7 +277,8 @@ def _problems(run: RunConfig) -> Iterator[str]:
 
 def _document(source: Source, point: Mapping[str, Any], **changes: Any) -> Document:
     """Return the configuration of the run with these settings."""
-    run = source.edited(point)
+    with collected_warnings(shown=False):  # each run logs its own
+        run = source.edited(point)
     more = {"num_devices": devices_of(run.settings), "effort": None, **changes}
     return edited_document(run, more)
 

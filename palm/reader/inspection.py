@@ -182,6 +182,6 @@ def histogram(lengths: npt.NDArray[np.int64]) -> list[tuple[str, int]]:
 
 
 def readable_row(tokenizer: Tokenizer, token_ids: Iterable[int], truth: Mapping[str, Any]) -> str:
-    """Return the tokens of a row and its truth as one line."""
-    words = [*tokenizer.tokens(token_ids), *(f"| {name}: {value}" for name, value in truth.items())]
-    return " ".join(words)
+    """Return the first tokens of a row and its truth as one line."""
+    text = cut(" ".join(tokenizer.tokens(token_ids)), MOST_LETTERS)
+    return " ".join([text, *(f"| {name}: {value}" for name, value in truth.items())])

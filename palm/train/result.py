@@ -9,16 +9,18 @@ from typing import TypeVar
 from palm.core.logging import Printed, shown_score
 from palm.core.process import duration
 from palm.train.callbacks import Ended, Evaluated, Logged, Recorded, Saved
+from palm.train.verdict import score_text
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class BestScores:
-    """A task's best evaluation: its global step and its scores, those of the deciding metric first."""
+    """A task's best evaluation: its global step, its scores, those of the deciding metric first, its rows."""
 
     step: int
     scores: Mapping[str, float]
+    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class TrainingResult(Printed):
             found.append(
                 [
                     *(task, str(steps), str(self.planned[task]), shown_score(self.losses.get(task))),
-                    f"{name} {shown_score(score)}" if best else "",
+                    f"{name} {score_text(score, best.rows, name)}" if best else "",
                     str(best.step) if best else "",
                     self.paths.get(f"{task} (best)", self.paths.get(task, "")),
                     *([self.stages.get(task, "")] if self.stages else []),
@@ -109,7 +111,10 @@ def result_of(
         if isinstance(event, Logged):
             losses[event.task] = event.mean_loss
         elif isinstance(event, Evaluated):
-            best |= {task: BestScores(event.step, event.scores[task]) for task in event.best}
+            rows = {task: scored.rows for task, scored in event.rows.items()}
+            best |= {
+                task: BestScores(event.step, event.scores[task], rows.get(task, 0)) for task in event.best
+            }
         elif isinstance(event, Saved) and event.kind in KEYS:
             paths[KEYS[event.kind].format(event.task)] = event.path.as_posix()
     return TrainingResult(tuple(events), best, steps, planned, paths, losses, seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import os
 import re
@@ -17,9 +18,10 @@ import pytest
 import palm
 from helpers import tiny
 from palm.cli import COMMANDS, main
+from palm.cli.command import write_json
 from palm.cli.runs import GROUPS
 from palm.core.errors import EXIT_CODES
-from palm.core.logging import aligned
+from palm.core.logging import aligned, fitted
 from palm.core.process import START
 
 
@@ -50,10 +52,12 @@ def test_settings_may_stand_before_the_file(folder: Path, capsys: pytest.Capture
     assert all(part in error for part in ("task 'cls'", " 40 ", "batch_size", " 50"))
 
 
-def test_predict_with_a_model_alone(folder: Path) -> None:
+def test_predict_with_a_model_alone(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert main(["train", str(folder / "config.yaml"), "--task_dir", "tasks"]) == 0
     arguments = ["--model", str(folder / "out" / "cls" / "infer_model"), "--input", str(folder / "cls.tsv")]
-    assert main(["predict", *arguments, "--output", str(folder / "answers")]) == 0
+    with caplog.at_level("INFO", "palm"):
+        assert main(["predict", *arguments, "--output", str(folder / "answers")]) == 0
+    assert str(folder / "answers") in caplog.messages[-1]
     assert len((folder / "answers" / "predictions.json").read_text(encoding="utf-8").splitlines()) == 40
 
 
@@ -106,6 +110,49 @@ def test_tables_fit_a_terminal_and_are_as_wide_as_they_need_elsewhere(
         ["1.0000"],
     ]
     assert narrow[0] == f"{'task':8}  {'saved at':19}  best score"
+
+
+def test_cells_that_have_no_room_are_folded_below_their_own_indent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "36")
+    lines = aligned([["Settings", "a"], ["  task seq: hidden_size", "/a/long/path/of/a/file"]])
+    assert lines == [
+        "Settings          a",
+        "  task seq:       /a/long/path/of/",
+        "    hidden_size   a/file",
+    ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_without_room_are_broken_between_words_on_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    finding = "warning  cls: 139 of 141 rows are cut\n         -> raise max_seq_len (now 9)"
+    assert fitted(finding, io.StringIO()) == finding
+    assert fitted(finding, Terminal()).splitlines() == [
+        "warning  cls: 139 of 141 rows",
+        "         are cut",
+        "         -> raise max_seq_len",
+        "           (now 9)",
+    ]
+    scores = "step 1: 任务: entity_f1 0.2, token_accuracy 0.7"
+    assert fitted(scores, Terminal()) == "step 1: 任务: entity_f1 0.2,\n  token_accuracy 0.7"
+    # A command stays whole, and can be copied.
+    command = "palm report /a/long/path/of/a/run"
+    assert fitted(f"next: {command}", Terminal()) == f"next:\n  {command}"
+    assert fitted(short := "next: palm report run", Terminal()) == short
+
+
+def test_json_is_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    monkeypatch.setenv("COLUMNS", "30")
+    write_json({"a label with spaces": "and a value with more of them"}, indent=None)
+    assert terminal.getvalue() == '{"a label with spaces": "and a value with more of them"}\n'
 
 
 def test_the_documented_exit_codes_are_those_of_the_code() -> None:

@@ -45,12 +45,14 @@ def test_a_folder_without_a_name_has_none_beside_it(tmp_path: Path) -> None:
 
 
 def test_a_grid_is_trained_once_and_its_best_is_a_configuration(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "palm")
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(made(tmp_path)), encoding="utf-8")
     words = ["sweep", str(tmp_path / "config.yaml"), "--grid", "learning_rate=1e-9,1e-2"]
     words += ["--grid=cls.batch_size=8"]
     assert main(words) == 0
+    assert sum("learning_rate = 1e-09 overrides" in line for line in caplog.messages) == 1
     folder = tmp_path / "out_sweep"
     found = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
     assert [trial["values"] for trial in found["trials"]] == [

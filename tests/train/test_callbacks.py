@@ -116,6 +116,8 @@ def test_a_result_is_a_table_for_terminals_and_notebooks(run: Run) -> None:
     assert " ".join(head.split()) == "task steps planned mean loss best score at step saved at"
     assert cls.split()[:3] == ["cls", str(result.steps["cls"]), "20"]
     assert cls.endswith("cls/best_model")
+    best = result.best["cls"]
+    assert f" accuracy {best.scores['accuracy']:.2f} " in cls  # of 40 rows
     assert mrc.endswith("mrc/infer_model")
     assert last.startswith(f"{sum(result.steps.values())} steps of all tasks in ")
     shown = result._repr_html_()
