@@ -331,7 +331,7 @@ class TaskData:
 
     def _check_bad_rows(self, file: FileCheck) -> None:
         """Add what training or prediction says of them."""
-        examples = [each["problem"] for each in file.bad.records[:MOST_EXAMPLES]]
+        examples = file.bad.problems[:MOST_EXAMPLES]
         try:
             file.bad.finish(lambda finding: self.add("warning", "bad_rows", finding, examples=examples))
         except DataError as error:

@@ -75,7 +75,7 @@ def training_parts(reader: Reader, path: Path, bad: BadRows) -> Iterator[Rows]:
 REPORT_SECONDS = 10.0
 """Seconds between two log lines about the progress of encoding a file."""
 
-FORMAT = 4
+FORMAT = 5
 """Version of the format of rows on disk."""
 
 _HASH = "blake2b"
@@ -160,7 +160,7 @@ def training_rows(reader: Reader, path: Path, cache: Cache | None) -> Rows:
             )
     bad = BadRows(path, reader.on_bad_row)
     rows = Rows.concatenate(list(training_parts(reader, path, bad)))
-    rows.bad = bad.records, bad.count
+    rows.bad = bad.problems, bad.count
     return rows
 
 

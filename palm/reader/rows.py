@@ -21,7 +21,7 @@ from palm.core.saved import Specs, Tensors, TensorSpec
 from palm.reader.tables.files import shown_path
 from palm.reader.tokenizer import Tokenizer
 
-OnBadRow = Literal["error", "skip", "repair"]
+OnBadRow = Literal["error", "skip"]
 
 LISTED_PROBLEMS = 10
 """The most problems listed in an error message; the others are only counted."""
@@ -43,21 +43,6 @@ class BadRow:
     id: str = ""
 
 
-class RepairableError(DataError):
-    """A problem with a row that has one obvious fix.
-
-    Args:
-        message: the problem, which begins with the place.
-        repaired: the example with the fix.
-        done: a description of the fix.
-    """
-
-    def __init__(self, message: str, repaired: Any, done: str) -> None:
-        super().__init__(message)
-        self.repaired = repaired
-        self.done = done
-
-
 class BadRows:
     """The problems with rows of one file.
 
@@ -66,48 +51,35 @@ class BadRows:
         mode: the setting `on_bad_row`, or 'predict' to make a `BadRow` of each.
 
     Attributes:
-        count: the number of rows that cannot be used as they are.
-        repaired: the number of these that were repaired.
-        records: the first of them for `bad_rows.jsonl`, each with `problem`, which begins with the place,
-            and `done`.
+        count: the number of rows that cannot be used.
+        problems: the first problems, which begin with the place.
     """
 
     def __init__(self, path: Path, mode: str = "error") -> None:
         self.path = shown_path(Path(path))
         self.mode = mode
         self.count = 0
-        self.repaired = 0
-        self.records: list[dict[str, str]] = []
-        self._listed: list[str] = []
+        self.problems: list[str] = []
 
     @property
     def is_refused(self) -> bool:
         """True if the file cannot be used at all."""
         return self.mode == "error" and self.count > 0
 
-    def add(self, error: DataError, name: object = "") -> Any:
-        """Record the problem with a row; return its example, or None if the row is left out.
+    def add(self, error: DataError, name: object = "") -> BadRow | None:
+        """Record the problem with a row; return its place among predictions, None in training.
 
         Args:
             error: the problem.
             name: the id of the row.
         """
-        if self.mode == "repair" and isinstance(error, RepairableError):
-            self.repaired += 1
-            self._record(error, error.done)
-            return error.repaired
-        self._record(error, "left out")
+        self.count += 1
+        if len(self.problems) < RECORDED_PROBLEMS:
+            self.problems.append(str(error))
         return BadRow(str(error), str(name)) if self.mode == "predict" else None
 
-    def _record(self, error: DataError, done: str) -> None:
-        self.count += 1
-        if len(self._listed) < LISTED_PROBLEMS:
-            self._listed.append(str(error))
-        if len(self.records) < RECORDED_PROBLEMS:
-            self.records.append({"problem": str(error), "done": done})
-
     def finish(self, warn: Callable[[str], None] = logger.warning) -> None:
-        """Refuse the file after the last row, or warn about the rows that were left out and repaired.
+        """Refuse the file after the last row, or warn about the rows that were left out.
 
         Args:
             warn: called with the warning.
@@ -117,20 +89,13 @@ class BadRows:
         """
         if not self.count:
             return
-        if self.mode == "predict":
-            warn(
-                f"{self.path}: {self.count} rows cannot be predicted and have an error instead; "
-                f"the first: {self._listed[0]}"
-            )
-            return
         if not self.is_refused:
-            warn(
-                f"{self.path}: {self.count} rows cannot be used as they are; on_bad_row: {self.mode} "
-                f"left out {self.count - self.repaired} and repaired {self.repaired}; "
-                f"the first: {self._listed[0]}"
-            )
+            done = "cannot be predicted and have an error instead"
+            if self.mode == "skip":
+                done = "cannot be used; on_bad_row: skip left them out"
+            warn(f"{self.path}: {self.count} rows {done}; the first: {self.problems[0]}")
             return
-        lines = list(self._listed)
+        lines = self.problems[:LISTED_PROBLEMS]
         if self.count > len(lines):
             lines.append(f"and {self.count - len(lines)} more")
         if self.count > 1:
@@ -202,7 +167,7 @@ def write_rows(folder: Path, parts: Iterable[Rows], messages: Sequence[str], bad
         folder: an empty folder.
         parts: parts that all have the same columns.
         messages: the warnings about the rows, to be logged on later use; complete after the last part.
-        bad: the rows that were left out or repaired; complete after the last part.
+        bad: the rows that were left out; complete after the last part.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -231,7 +196,7 @@ def write_rows(folder: Path, parts: Iterable[Rows], messages: Sequence[str], bad
                     offsets.write(shifted[1 if offsets.tell() else 0 :].data)
                 values.write(np.ascontiguousarray(column.values).data)
     content = {"digest": Rows(_columns(folder, arrays)).digest, "columns": arrays, "messages": list(messages)}
-    write_json(folder / DESCRIPTION, {**content, "bad": (bad.records, bad.count)})
+    write_json(folder / DESCRIPTION, {**content, "bad": (bad.problems, bad.count)})
 
 
 def mapped_rows(folder: Path) -> tuple[Rows, list[str]]:
@@ -245,8 +210,8 @@ def mapped_rows(folder: Path) -> tuple[Rows, list[str]]:
     about = read_object(folder / DESCRIPTION)
     with wrap_read_errors(folder / DESCRIPTION):
         rows = Rows(_columns(folder, about["columns"]), about["digest"])
-        records, count = about["bad"]
-        rows.bad = (list(records), int(count))
+        problems, count = about["bad"]
+        rows.bad = (list(problems), int(count))
         return rows, [str(message) for message in about["messages"]]
 
 
@@ -410,10 +375,10 @@ class Rows:
         digest: the value of `digest` if it is known.
 
     Attributes:
-        bad: records of the file's first rows that were left out or repaired, and the number of all of them.
+        bad: the problems of the file's first rows that were left out, and the number of all of them.
     """
 
-    bad: tuple[Sequence[dict[str, Any]], int] = ((), 0)
+    bad: tuple[Sequence[str], int] = ((), 0)
 
     def __init__(self, columns: Mapping[str, Column], digest: str | None = None) -> None:
         self.columns = dict(columns)

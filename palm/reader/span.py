@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import accumulate, pairwise, starmap
@@ -18,7 +17,7 @@ from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.labels import Labels, check_labelled, list_in
 from palm.reader.predictions import Record
-from palm.reader.rows import SEQUENCE_ATTR, RepairableError, Rows, padded
+from palm.reader.rows import SEQUENCE_ATTR, Rows, padded
 from palm.reader.tables.columns import TableRow
 from palm.reader.words import CHARACTER, WORD, WordReader, words_of
 
@@ -52,34 +51,22 @@ class SpanExample:
     Args:
         words: the text's words.
         place: `file:line`, for messages.
-        text: the text if spans count characters, otherwise None.
-        offsets: start and end of every word in `text`, in characters.
+        text: the text if spans count characters; None if they count words.
+        offsets: start and end of every word, in characters or words.
         spans: in the file's order; None if unknown or not read.
         relations: between these spans; None if unknown or not read.
     """
 
     words: list[str]
     place: str
-    text: str | None = None
-    offsets: Sequence[tuple[int, int]] = ()
+    text: str | None
+    offsets: Sequence[tuple[int, int]]
     spans: list[Span] | None = None
     relations: list[Relation] | None = None
 
     def covered(self, start: int, end: int) -> str:
         """The text of some words or characters."""
         return " ".join(self.words[start:end]) if self.text is None else self.text[start:end]
-
-    def nearest(self, text: str, start: int) -> tuple[int, int] | None:
-        """Start and end of a text in the unit of the file, nearest to `start`; None if it does not occur."""
-        if self.text is None:
-            words = text.split()
-            size = len(words)
-            found = [k for k in range(len(self.words) - size + 1) if self.words[k : k + size] == words]
-        else:
-            size = len(text)
-            found = [match.start() for match in re.finditer(f"(?={re.escape(text)})", self.text)]
-        place = min(found, key=lambda each: abs(each - start), default=None)
-        return None if place is None else (place, place + size)
 
     def span(self, value: Any, number: int, labels: Labels) -> Span:
         """Convert a span of the file, in words or characters, to a span of words.
@@ -92,33 +79,43 @@ class SpanExample:
             raise DataError(f"{place}: expected an object with start, end and label, not {value!r}")
         start = value["start"]
         end = value["end"]
+        are_numbers = type(start) is type(end) is int
+        if are_numbers:
+            self._check_text(value.get("text"), start, end, place)
         unit, size = ("words", len(self.words)) if self.text is None else ("characters", len(self.text))
-        is_inside = type(start) is type(end) is int and 0 <= start < end <= size
-        if not is_inside:
+        if not (are_numbers and 0 <= start < end <= size):
             raise DataError(
                 f"{place}: start {start!r} and end {end!r} should be a span within {size} {unit}; both count "
                 f"from 0, and end is the first of the {unit} after the span"
             )
         label = labels.value_of(value["label"], place)
-        if self.text is None:
-            return Span(start, end, label)
         starts = [first for first, _ in self.offsets]
         ends = [last for _, last in self.offsets]
         if start not in starts or end not in ends:
             raise DataError(
-                f"{place}: characters {start} to {end} ({self.text[start:end]!r}) start or end inside a word "
-                "or at a space; align them with words, or set unit: character if words are written without "
-                "spaces, or span_unit: word if start and end count words"
+                f"{place}: characters {start} to {end} ({self.covered(start, end)!r}) start or end inside a "
+                "word or at a space; align them with words, or set unit: character if words are written "
+                "without spaces, or span_unit: word if start and end count words"
             )
         return Span(starts.index(start), ends.index(end) + 1, label)
 
+    def _check_text(self, own: Any, start: int, end: int, place: str) -> None:
+        """Compare a span with the text that it has itself, if it has one."""
+        covered = self.covered(start, end)
+        if not isinstance(own, str) or "".join(covered.split()) == "".join(own.split()):
+            return
+        units: Sequence[str] = self.words if self.text is None else self.text
+        size = len(own.split() if self.text is None else own)
+        elsewhere = (k for k in range(len(units) - size + 1) if self.covered(k, k + size) == own)
+        found = next(elsewhere, None)
+        hint = "which text_a does not contain" if found is None else f"at {found}; correct the offsets"
+        raise DataError(f"{place}: {start} to {end} is {covered!r}, but its text is {own!r}, {hint}")
+
     def record(self, start: int, end: int, label: str) -> Record:
         """A span of words in the unit and form of the file, with its text."""
-        if self.text is None:
-            return {"start": start, "end": end, "label": label, "text": " ".join(self.words[start:end])}
         start = self.offsets[start][0]
         end = self.offsets[end - 1][1]
-        return {"start": start, "end": end, "label": label, "text": self.text[start:end]}
+        return {"start": start, "end": end, "label": label, "text": self.covered(start, end)}
 
 
 @READERS.register("span")
@@ -173,50 +170,20 @@ class SpanReader(WordReader):
     def example_of(self, row: TableRow, with_targets: bool) -> SpanExample | None:
         text = row.cells["text_a"]
         counts_characters = isinstance(text, str) and self.span_unit != "word"
-        pattern = WORD if self.unit == "word" else CHARACTER
-        words = pattern.findall(text) if counts_characters else text
-        example = SpanExample(words_of(words, row.place), row.place)
         if counts_characters:
-            example = replace(example, text=text, offsets=[match.span() for match in pattern.finditer(text)])
-        elif self.span_unit == "char" or self.unit == "character":
-            raise DataError(f"{row.place}: with span_unit: char, text_a should be a string, not {text!r}")
+            pattern = WORD if self.unit == "word" else CHARACTER
+            words = words_of(pattern.findall(text), row.place)
+            example = SpanExample(words, row.place, text, [each.span() for each in pattern.finditer(text)])
+        else:
+            words = words_of(text, row.place)
+            example = SpanExample(words, row.place, None, list(pairwise(range(len(words) + 1))))
+            if self.span_unit == "char" or self.unit == "character":
+                raise DataError(f"{row.place}: with span_unit: char, text_a should be a string, not {text!r}")
         if not with_targets:
             return example
         if (cell := row.cells.get("spans")) in (None, ""):
             return example if self.missing_labels else None
-        values, problem, done = self._placed(list_in(cell, row.place, "spans", "objects"), example)
-        labelled = replace(example, spans=self._spans(values, example))
-        if problem:
-            raise RepairableError(problem, labelled, done)
-        return labelled
-
-    def _placed(self, values: list[Any], example: SpanExample) -> tuple[list[Any], str, str]:
-        """Compare spans with the `text` that they have themselves.
-
-        Returns:
-            The spans, moved to their texts; the first problem, and all moves, for messages.
-        """
-        problem = ""
-        moves = []
-        for number, value in enumerate(values):
-            own, start, end = (
-                map(value.get, ("text", "start", "end")) if isinstance(value, Mapping) else [None] * 3
-            )
-            if not isinstance(own, str) or type(start) is not int or type(end) is not int:
-                continue
-            covered = example.covered(start, end)
-            if "".join(covered.split()) == "".join(own.split()):
-                continue
-            wrong = (
-                f"{example.place}: span {number}: {start} to {end} is {covered!r}, but its text is {own!r}"
-            )
-            place = example.nearest(own, start)
-            if place is None:
-                raise DataError(f"{wrong}, which text_a does not contain")
-            problem = problem or f"{wrong}, at {place[0]}; correct the offsets, or set on_bad_row: repair"
-            moves.append(f"span {number}: start {start} -> {place[0]}")
-            values[number] = {**value, "start": place[0], "end": place[1]}
-        return values, problem, ", ".join(moves)
+        return replace(example, spans=self._spans(list_in(cell, row.place, "spans", "objects"), example))
 
     def is_labelled(self, example: SpanExample) -> bool:
         return example.spans is not None
@@ -353,16 +320,7 @@ class RelationReader(SpanReader):
             self.targets_attr = {**self.targets_attr, **places, "relation_labels": pairs}
 
     def example_of(self, row: TableRow, with_targets: bool) -> SpanExample | None:
-        try:
-            example = super().example_of(row, with_targets or self.spans_given)
-        except RepairableError as error:
-            raise RepairableError(
-                str(error), self._related(row, error.repaired, with_targets), error.done
-            ) from None
-        return self._related(row, example, with_targets)
-
-    def _related(self, row: TableRow, example: SpanExample | None, with_targets: bool) -> SpanExample | None:
-        """Add the relations of a row to its spans."""
+        example = super().example_of(row, with_targets or self.spans_given)
         if not with_targets:
             if example is None or (self.spans_given and example.spans is None):
                 raise DataError(f"{row.place}: no spans; with `spans: given`, every row needs them")

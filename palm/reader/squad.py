@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any, Literal
 
 from palm.core.errors import DataError
 from palm.core.io import describe_error, parse_json
-from palm.reader.rows import RepairableError
 from palm.reader.tables.columns import OnHeader, TableRow, cut, is_missing
 from palm.reader.tables.files import content_of
 
@@ -109,8 +107,7 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
     """The question with the answers whose position in the file is right.
 
     Raises:
-        DataError: there are none; shows the text at the position of the first answer.
-        RepairableError: the first answer occurs elsewhere: once, or nearest to its position.
+        DataError: there are none; shows the text at the position of the first answer, and where it is.
     """
     if not question.answers:
         raise DataError(
@@ -124,20 +121,14 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
     start = question.answers[0].start
     if not text:
         raise DataError(f"{question.place}: the answer is empty")
-    # occurrences may overlap
-    elsewhere = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
-    hint = f"it is at {elsewhere[0]}" if elsewhere else "the context does not contain it"
+    elsewhere = context.find(text)
+    hint = "the context does not contain it" if elsewhere < 0 else f"it is at {elsewhere}"
     there = (
         "has no answer_start"
         if start is None
         else f"should be at {start}, where the context has {context[max(0, start) :][: len(text)]!r}"
     )
-    problem = f"{question.place}: the answer {text!r} {there}; {hint}"
-    if not elsewhere or (start is None and len(elsewhere) > 1):
-        raise DataError(problem)
-    place = min(elsewhere, key=lambda position: abs(position - (start or 0)))
-    repaired = replace(question, answers=(Answer(text, place),))
-    raise RepairableError(problem, repaired, f"answer_start {start} -> {place}")
+    raise DataError(f"{question.place}: the answer {text!r} {there}; {hint}")
 
 
 Kind = type | tuple[type, ...]

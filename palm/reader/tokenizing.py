@@ -98,7 +98,7 @@ class TokenizingReader(Reader):
             Chinese character is a token in any case.
         task_id: the task id of ERNIE's task embedding.
         on_bad_row: unusable rows in training and evaluation: error reports all of them and stops; skip
-            leaves them out; repair fixes those with one obvious fix and leaves out the others.
+            leaves them out.
         columns: reader's column -> the files' column, if its name differs; dots access nested objects.
         format: the format of tables whose suffix does not determine it: tsv (default), csv, jsonl, parquet
             or arrow.

@@ -156,8 +156,9 @@ def write_bad_rows(folder: Path | None, tasks: Sequence[TaskState]) -> None:
     lines = []
     total = 0
     for task in tasks:
-        for records, count in (task.stream.rows.bad, task.bad_dev_rows):
-            lines += [json.dumps({"task": task.name, **record}, ensure_ascii=False) for record in records]
+        for problems, count in (task.stream.rows.bad, task.bad_dev_rows):
+            own = ({"task": task.name, "problem": problem} for problem in problems)
+            lines += [json.dumps(line, ensure_ascii=False) for line in own]
             total += count
     if total:
         make_folder(folder)

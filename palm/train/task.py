@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -204,7 +203,7 @@ class TaskState:
         self.head = task.head
         self.expected_steps = 0
         self.step = 0
-        self.bad_dev_rows: tuple[Sequence[dict[str, Any]], int] = ((), 0)
+        self.bad_dev_rows: tuple[Sequence[str], int] = ((), 0)
         self.stopped_at: int | None = None
         self.sha256 = ""
         if task.train_file is not None and is_main_process():

@@ -1,4 +1,4 @@
-"""Rows that cannot be used: all in one report, or left out, or mended; counted and written down."""
+"""Rows that cannot be used: all in one report, or left out; counted and written down."""
 
 from __future__ import annotations
 
@@ -104,23 +104,18 @@ def test_all_problems_of_a_table_are_one_report_or_are_left_out(
         assert all(value in line for value in values)
     assert remedy.startswith(f"{path}: {len(problems)} ")
     assert "on_bad_row: skip" in remedy
-    for mode in ("skip", "repair"):  # nothing in a table has one obvious mend
-        caplog.clear()
-        encoded = read(mode)
-        assert len(encoded) == good
-        records, count = encoded.bad
-        assert count == len(problems)
-        assert [record["problem"] for record in records] == lines
-        assert {record["done"] for record in records} == {"left out"}
-        warning = caplog.messages[0]
-        assert f"on_bad_row: {mode} left out {count} and repaired 0" in warning
-        assert warning.endswith(lines[0])
+    encoded = read("skip")
+    assert len(encoded) == good
+    assert encoded.bad == (lines, len(problems))
+    warning = caplog.messages[0]
+    assert f"{len(problems)} rows" in warning
+    assert warning.endswith(lines[0])
 
 
 QUESTIONS = [
     asked("red door", 4),
-    asked("red", 18),  # nearest: the second
-    asked("red", 5),  # nearest: the first
+    asked("red", 18),
+    asked("red", 5),
     asked("lamp", None),
     asked("red", None),  # two places
     asked("blue", 3),
@@ -129,7 +124,7 @@ QUESTIONS = [
 ]
 
 
-def test_answers_that_stand_elsewhere_are_mended(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_answers_that_stand_elsewhere_are_left_out(folder: Path) -> None:
     path = squad(folder, *QUESTIONS)
 
     def reader(mode: str) -> MRCReader:
@@ -145,17 +140,7 @@ def test_answers_that_stand_elsewhere_are_mended(folder: Path, caplog: pytest.Lo
         assert all(part in line for part in parts)
     assert remedy.startswith(f"{path}: 7 ")
     assert [q.id for q in reader("skip").read(path, with_targets=True)] == ["0"]
-    mended = list(reader("repair").read(path, with_targets=True))
-    assert [(q.id, q.answers[0].start) for q in mended] == [("0", 4), ("1", 19), ("2", 4), ("3", 23)]
-    records, count = training_rows(reader("repair"), path, None).bad
-    assert count == 7
-    assert [record["done"] for record in records] == [
-        "answer_start 18 -> 19",
-        "answer_start 5 -> 4",
-        "answer_start None -> 23",
-        *["left out"] * 4,
-    ]
-    assert "on_bad_row: repair left out 4 and repaired 3" in caplog.text
+    assert training_rows(reader("skip"), path, None).bad == (lines, 7)
 
 
 def test_a_prediction_looks_at_no_label_and_answers_every_question(
@@ -207,12 +192,11 @@ def test_cached_rows_remember_what_was_left_out_and_each_mode_has_its_own(
         caplog.clear()
         return training_rows(MRCReader(folder / "vocab.txt", 32, 4, 8, on_bad_row=mode), path, cache)
 
-    skipped, repaired = rows("skip"), rows("repair")
-    assert (len(skipped), len(repaired)) == (1, 4)
-    for mode, fresh in (("skip", skipped), ("repair", repaired)):
-        again = rows(mode)
-        assert (again.digest, again.bad) == (fresh.digest, fresh.bad)
-        assert f"on_bad_row: {mode} left out" in caplog.text
+    skipped = rows("skip")
+    assert len(skipped) == 1
+    again = rows("skip")
+    assert (again.digest, again.bad) == (skipped.digest, skipped.bad)
+    assert "on_bad_row: skip left them out" in caplog.text
     with pytest.raises(DataError, match=r"bad\.json: 7 rows"):
         rows("error")
 
@@ -228,9 +212,9 @@ def test_a_run_writes_down_what_it_left_out_of_training_and_dev_data(
     with caplog.at_level(logging.WARNING, "palm"):
         palm.Controller(config, argv=[]).train()
     listed = [json.loads(line) for line in (folder / "out" / "bad_rows.jsonl").read_text().splitlines()]
-    assert [(line["task"], line["problem"].split(": ")[0], line["done"]) for line in listed] == [
-        ("cls", f"{folder / 'cls.tsv'}:42", "left out"),
-        ("cls", f"{folder / 'dev.tsv'}:42", "left out"),
+    assert [(line["task"], line["problem"].split(": ")[0]) for line in listed] == [
+        ("cls", f"{folder / 'cls.tsv'}:42"),
+        ("cls", f"{folder / 'dev.tsv'}:42"),
     ]
     path = folder / "out" / "bad_rows.jsonl"
     (line,) = (line for line in caplog.messages if str(path) in line)
@@ -255,6 +239,7 @@ def test_trainers_write_it_down_too(folder: Path) -> None:
     assert "'7'" in json.loads(line)["problem"]
 
 
-def test_another_mode_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"on_bad_row: 'ignore' .*error, skip, repair"):
-        ClassifyReader(folder / "vocab.txt", 16, on_bad_row="ignore")
+@pytest.mark.parametrize("mode", ["ignore", "repair"])
+def test_another_mode_is_refused(folder: Path, mode: str) -> None:
+    with pytest.raises(ConfigError, match=rf"on_bad_row: '{mode}' .*error, skip"):
+        ClassifyReader(folder / "vocab.txt", 16, on_bad_row=mode)
