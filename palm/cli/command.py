@@ -144,8 +144,6 @@ GRID = (
     option("--workers", type=int, metavar="N", help="runs at a time (default: one per GPU)"),
     flag("--ray", "train the runs on a Ray cluster, which sees the same files"),
     output("the runs: a folder; palm compare also takes the file of a table, .csv or .tex"),
-    flag("--keep_models", "keep the models of finished runs"),
-    flag("--overwrite", "remove runs with other settings from OUT"),
 )
 """Options of commands that train a folder of runs."""
 

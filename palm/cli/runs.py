@@ -127,7 +127,7 @@ def _train_on_ray(options: argparse.Namespace) -> None:
 
 
 def _grid_arguments(options: argparse.Namespace) -> dict[str, Any]:
-    given = {name: getattr(options, name) for name in ("workers", "output", "overwrite", "keep_models")}
+    given = {name: getattr(options, name) for name in ("workers", "output")}
     if options.ray:
         from palm.ray import Pool
 
@@ -188,9 +188,6 @@ def compare_tasks(options: argparse.Namespace) -> None:
         cli.repeated(
             "--grid", "NAME=V1,V2", "values of a setting (TASK.NAME for that of one task); may be repeated"
         ),
-        cli.option(
-            "--space", type=cli.path, metavar="FILE", help="a YAML file with lists and ranges by setting"
-        ),
         cli.option("--trials", type=int, metavar="N", help="number of combinations, drawn at random"),
         *cli.GRID,
     ],
@@ -201,12 +198,11 @@ def sweep_settings(options: argparse.Namespace) -> None:
     --trials every combination is tried; with it, that many are drawn at random. Finished runs are kept:
     the same command continues after an interruption.
     """
-    from palm.experiments.sweep import grid_words, read_space, sweep
+    from palm.experiments.sweep import grid_words, sweep
 
-    space = {} if options.space is None else read_space(options.space)
     best = sweep(
         options.config,
-        {**space, **grid_words(options.grid)},
+        grid_words(options.grid),
         options.task_dir,
         trials=options.trials,
         **_grid_arguments(options),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +14,6 @@ from typing import Any
 from palm.config import read_config
 from palm.config.run import Document, RunConfig, with_tasks
 from palm.controller.resolve import edited_document, resolve
-from palm.controller.stages import Stage, stages_of, steps_of
 from palm.core.component import choice_problems, count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.io import write_json, write_text
@@ -28,12 +25,12 @@ from palm.experiments.grid import (
     Pool,
     Result,
     Source,
+    Tested,
     devices_of,
 )
 from palm.experiments.outcome import (
     ALONE,
     REFERENCE,
-    STAGED,
     Outcome,
     Scoring,
     Way,
@@ -70,8 +67,6 @@ def compare(
     workers: int | None = None,
     pool: Pool | None = None,
     output: str | Path | None = None,
-    overwrite: bool = False,
-    keep_models: bool = False,
     also: Mapping[str, Mapping[str, Any]] | None = None,
     argv: Sequence[str] = (),
 ) -> Outcome:
@@ -90,12 +85,10 @@ def compare(
         pool: where the runs are trained: this machine, or a Ray cluster (`palm.ray.Pool()`).
         output: the folder; by default `<save_path>_compare`. If it ends in .csv or .tex, the table is written
             there, and the runs to the default folder.
-        overwrite: put the runs of another comparison in the folder aside.
-        keep_models: keep the models and checkpoints of scored runs.
         also: name -> settings of another way to train all tasks.
 
     Raises:
-        PalmError: the configuration has errors, the folder contains another comparison, or a run failed.
+        PalmError: the configuration has errors, or a run failed.
     """
     show_on_console()
     raise_any([*count_problems(2, seeds=seeds), *choice_problems(("best", "last"), model=model or "best")])
@@ -105,17 +98,15 @@ def compare(
     tests = _test_files(run, test or {})
     table = Path(output) if output is not None and Path(output).suffix in TABLES else None
     output = None if table else output
-    configs = list(runs.values())
-    with source.grid("compare", configs, output, keep_models, workers, pool, tests.values()) as grid:
+    with source.grid("compare", run, output, workers, pool) as grid:
         scored = model or _scored_model(run, tests)
-        return _written(_Comparison(runs, tests, scored, grid, overwrite).outcome(seeds), grid.path, table)
+        return _written(_Comparison(runs, tests, scored, grid).outcome(seeds), grid.path, table)
 
 
 def _runs(source: Source, also: Mapping[str, Mapping[str, Any]]) -> dict[str, RunConfig]:
     """Return `together` and the names in `also` -> their configurations."""
     run = source.edited({})
-    # Stages of the configuration are a way already.
-    runs = {REFERENCE: run, **{name: source.edited({"stages": None, **own}) for name, own in also.items()}}
+    runs = {REFERENCE: run, **{name: source.edited(own) for name, own in also.items()}}
     raise_any(_name_problems(run, runs))
     return runs
 
@@ -150,11 +141,11 @@ def _name_problems(run: RunConfig, runs: Mapping[str, RunConfig]) -> Iterator[st
     names = [task.name for task in run.tasks]
     for name, other in runs.items():
         if name != REFERENCE:
-            is_taken = name == STAGED or name.startswith((f"{ALONE}-", "without-"))
+            is_taken = name.startswith((f"{ALONE}-", "without-"))
             if is_taken or not WAY_NAME.fullmatch(name):
                 yield f"also: {name!r} cannot name a way to train; use another word, such as 'each_step'"
-            if [task.name for task in other.tasks] != names:
-                yield f"also: {name} has other tasks; every way in `also` needs all tasks"
+            if [task.name for task in other.tasks] != names or other.settings.stages:
+                yield f"also: {name} has other tasks or stages; a way in `also` is one run of all tasks"
 
 
 def _test_files(run: RunConfig, given: Mapping[str, str | Path]) -> dict[str, Path]:
@@ -201,10 +192,10 @@ def ways_of(whole: StepPlan, num_epochs: float | None) -> list[Way]:
         rest = [name for name in names if name != task.name]
         if not task.is_target and rest not in parts.values():
             parts[f"without-{task.name}"] = rest
-    found = [Way(REFERENCE, names, whole.expected_steps, whole.total_steps, {"stages": None}, is_whole=True)]
+    found = [Way(REFERENCE, names, whole.expected_steps, whole.total_steps, is_whole=True)]
     for name, tasks in parts.items():
         plan, changes = fitted(part_of(whole, tasks), num_epochs, whole)
-        found.append(Way(name, tasks, plan.expected_steps, plan.total_steps, {"stages": None, **changes}))
+        found.append(Way(name, tasks, plan.expected_steps, plan.total_steps, changes))
     return found
 
 
@@ -217,7 +208,7 @@ def controls_of(ways: Sequence[Way], whole: StepPlan) -> list[Way]:
             if all(abs(each.updates - way.updates) > ALIKE * way.updates for each in alone):
                 plan = replace(part_of(whole, [target]), max_steps=way.updates).over_epochs(None)
                 name = f"{ALONE}-{target}-{way.updates}-updates"
-                changes = {"stages": None, "num_epochs": None, "max_steps": way.updates}
+                changes = {"num_epochs": None, "max_steps": way.updates}
                 found.append(Way(name, [target], plan.expected_steps, plan.total_steps, changes))
     return found
 
@@ -275,11 +266,8 @@ def planned_ways(runs: Mapping[str, RunConfig]) -> list[Way]:
     whole = _planned(run)
     names = [task.name for task in run.tasks]
     ways = ways_of(whole, length[0])
-    others = {**({STAGED: run} if run.settings.stages else {}), **runs}
-    del others[REFERENCE]
-    for name, other in others.items():
-        if stages := stages_of(other):
-            ways.append(_staged_way(name, names, other, stages))
+    for name, other in runs.items():
+        if name == REFERENCE:
             continue
         plan = _planned(other)
         changes: dict[str, Any] = {}
@@ -288,13 +276,6 @@ def planned_ways(runs: Mapping[str, RunConfig]) -> list[Way]:
             plan, changes = fitted(plan, length[0], whole)
         ways.append(Way(name, names, plan.expected_steps, plan.total_steps, changes, True))
     return [*ways, *controls_of(ways, whole)]
-
-
-def _staged_way(name: str, tasks: Sequence[str], run: RunConfig, stages: Sequence[Stage]) -> Way:
-    plans = list(steps_of(stages, devices_of(run.settings)).values())
-    steps = sum((Counter(plan.expected_steps) for plan in plans), Counter[str]())
-    changes = {"stages": [dict(stage.given) for stage in stages]}
-    return Way(name, tasks, steps, sum(plan.total_steps for plan in plans), changes, is_whole=True)
 
 
 def _planned(run: RunConfig) -> StepPlan:
@@ -344,6 +325,10 @@ def drop_missing(settings: Document, of_balance: Sequence[str]) -> Iterator[str]
             run.pop(name, None)
 
 
+Trained = tuple[Path, Result]
+"""The folder and the result of a run."""
+
+
 @dataclass(frozen=True)
 class _Comparison:
     """The runs of a comparison.
@@ -353,14 +338,12 @@ class _Comparison:
         tests: target -> the file to compare it on.
         model: which model to score on it, `best` or `last`.
         grid: trains the runs.
-        overwrite: put other runs aside.
     """
 
     runs: Mapping[str, RunConfig]
     tests: Mapping[str, Path]
     model: str
     grid: Grid
-    overwrite: bool
 
     def outcome(self, number: int) -> Outcome:
         """Train all runs with this many seeds, and compare them."""
@@ -371,55 +354,57 @@ class _Comparison:
         equal = f"Equal steps of targets: {steps}. Each way is judged against the better of two runs of the "
         equal += "target alone: with these steps, and with as many updates as that way."
         logger.info("%s", equal)
-        names = {way.name: [_name(way, seed) for seed in seeds] for way in ways}
-        results = self._trained([self._run(way, seed) for seed in seeds for way in ways])
-        own = {name: [results[run] for run in runs] for name, runs in names.items()}
+        own = self._trained(ways, seeds)
         rows = {
             target: {
-                way.name: [
-                    read_rows(self.grid.folder(run) / ROWS / f"{target}.jsonl") for run, _ in own[way.name]
-                ]
+                way.name: [read_rows(folder / ROWS / f"{target}.jsonl") for folder, _ in own[way.name]]
                 for way in ways
                 if target in way.tasks
             }
             for target in self.tests
         }
-        tests = {}
-        for target, path in self.tests.items():
-            scored = own[REFERENCE][0][1]["test"][target]
-            kind = "best" if scored["model"] == BEST else "last"
-            is_dev = path == _dev_file_of(run, target)
-            tests[target] = Scoring(
-                shown_path(path), scored["metric"], len(rows[target][REFERENCE][0]), kind, is_dev
-            )
-        ways = [replace(way, seconds=mean(result["seconds"] for _, result in own[way.name])) for way in ways]
-        return outcome_of(ways, rows, tests, list(seeds), equal)
+        _, result = own[REFERENCE][0]
+        tests = {
+            target: self._scoring(target, result["test"][target], len(of_target[REFERENCE][0]))
+            for target, of_target in rows.items()
+        }
+        return outcome_of([_timed(way, own[way.name]) for way in ways], rows, tests, list(seeds), equal)
+
+    def _scoring(self, target: str, scored: Tested, rows: int) -> Scoring:
+        """Return what a target was compared on."""
+        path = self.tests[target]
+        kind = "best" if scored["model"] == BEST else "last"
+        is_dev = path == _dev_file_of(self.runs[REFERENCE], target)
+        return Scoring(shown_path(path), scored["metric"], rows, kind, is_dev)
 
     def _run(self, way: Way, seed: int) -> GridRun:
         tests = {task: str(self.tests[task].absolute()) for task in way.tasks if task in self.tests}
-        return GridRun(_name(way, seed), document_of(self.runs, way, seed), tests, self.model)
+        return GridRun(f"{way.name}-seed{seed}", document_of(self.runs, way, seed), tests, self.model)
 
-    def _trained(self, runs: Sequence[GridRun]) -> dict[str, tuple[str, Result]]:
-        """Train runs, equal ones once; return run -> the one that was trained for it, and its result.
+    def _trained(self, ways: Sequence[Way], seeds: Sequence[int]) -> dict[str, list[Trained]]:
+        """Train all ways with all seeds; return way -> its runs.
 
         Raises:
             PalmError: a run failed.
         """
+        runs = [(way.name, self._run(way, seed)) for seed in seeds for way in ways]
         # A seed cannot cause an error, so one run of each way is enough.
-        _check_runs({run.name.rpartition("-seed")[0]: run for run in runs})
-        first: dict[str, GridRun] = {}
-        same = {run.name: first.setdefault(json.dumps(run.about(), sort_keys=True), run).name for run in runs}
-        self.grid.check(first.values(), self.overwrite)
-        results: dict[str, Result] = {}
-        for run, result in self.grid.train(list(first.values())):
+        _check_runs(dict(runs[: len(ways)]))
+        found = {}
+        for run, result in self.grid.train([run for _, run in runs]):
             if result["state"] != "done":
-                raise PalmError(f"run {run.name} has no result to compare: {result['why']}")
-            results[run.name] = result
-        return {name: (trained, results[trained]) for name, trained in same.items()}
+                raise PalmError(f"run {run.label} has no result to compare: {result['why']}")
+            found[self.grid.digest(run)] = (self.grid.folder(run), result)
+        own: dict[str, list[Trained]] = {way.name: [] for way in ways}
+        for name, run in runs:
+            own[name].append(found[self.grid.digest(run)])
+        return own
 
 
-def _name(way: Way, seed: int) -> str:
-    return f"{way.name}-seed{seed}"
+def _timed(way: Way, trained: Sequence[Trained]) -> Way:
+    """Return a way with the names and the mean duration of its runs."""
+    seconds = mean(result["seconds"] for _, result in trained)
+    return replace(way, seconds=seconds, runs=[folder.name for folder, _ in trained])
 
 
 def _check_runs(runs: Mapping[str, GridRun]) -> None:
@@ -431,9 +416,7 @@ def _check_runs(runs: Mapping[str, GridRun]) -> None:
     problems: list[str] = []
     for name, run in runs.items():
         try:
-            config = resolve(read_config(run.settings, argv=[]))
-            build(config)
-            stages_of(config)
+            build(resolve(read_config(run.settings, argv=[])))
         except ConfigError as error:
             problems += [f"{name}: {line}" for line in error.problems]
     raise_any(problems)

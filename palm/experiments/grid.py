@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -34,8 +35,6 @@ from palm.core.errors import (
     ResourceError,
     StorageError,
     TrainingError,
-    changes,
-    shortened,
 )
 from palm.core.group import broadcast, is_launched, is_main_process
 from palm.core.io import (
@@ -43,7 +42,6 @@ from palm.core.io import (
     locked,
     make_folder,
     remove_directory,
-    set_aside,
     wrap_read_errors,
     write_json,
     write_text,
@@ -53,26 +51,12 @@ from palm.core.process import START, Stopped, duration
 from palm.core.records import read_record
 from palm.metrics.resampling import Pair
 from palm.predict.loading import load_models
-from palm.reader.tables.files import data_checksum, is_url
+from palm.reader.tables.files import data_checksum
 from palm.train.callbacks import Evaluated, Planned, Recorded
 from palm.train.evaluation import json_ready
 from palm.train.folder import only_run_in, saved_in
 from palm.train.model_paths import BEST, LAST
 from palm.train.task_model import encoded
-
-
-def data_checksums(runs: Iterable[RunConfig], more: Iterable[Path]) -> dict[str, str]:
-    """Return file -> half of its SHA-256 for every data file of runs.
-
-    Args:
-        runs: name the training and dev files; each file is read once.
-        more: other files.
-    """
-    tasks = (task.settings for run in runs for task in run.tasks)
-    named = (path for task in tasks for path in (task.train_file, task.dev_file))
-    given = (path for path in (*named, *more) if path is not None)
-    paths = {path if is_url(path) else path.absolute() for path in given}
-    return {str(path): data_checksum(path)[:32] for path in sorted(paths)}
 
 
 @dataclass(frozen=True)
@@ -102,30 +86,32 @@ class Source:
     def grid(
         self,
         kind: str,
-        runs: Sequence[RunConfig],
+        run: RunConfig,
         output: str | Path | None,
-        keep_models: bool,
         workers: int | None,
         pool: Pool | None,
-        tests: Iterable[Path] = (),
     ) -> Iterator[Grid]:
         """Lock the folder of a grid: `output` if given, otherwise `<save_path>_<kind>`.
 
         Args:
             kind: `compare` or `sweep`.
-            runs: the configuration and others on its devices, which name all data.
-            output, keep_models, workers, pool: as for `compare`.
-            tests: other files that results depend on.
+            run: the configuration.
+            output, workers, pool: as for `compare`.
         """
-        run = runs[0]
         set_verbosity(run.settings.quiet, run.settings.verbose)
         if output is None and not run.folder.name:
             raise ConfigError(f"save_path: {run.folder} has no folder beside it for the runs; set --output")
+        if run.settings.stages:
+            raise ConfigError(
+                f"{run.placed('stages')}: palm {kind} trains single runs, and stages are several; remove "
+                "them, or take one stage: its task_instance, and for a later one start_from: "
+                "<save_path>/stages/<the one before>/weights"
+            )
         folder = run.folder.with_name(f"{run.folder.name}_{kind}") if output is None else Path(output)
         pool = pool or Pool()
         slots = pool.slots(workers, run.settings.use_gpu, devices_of(run.settings))
         with only_run_in(folder):
-            yield Grid(folder, data_checksums(runs, tests), keep_models, self.config, slots, pool)
+            yield Grid(folder, self.config, slots, pool)
 
 
 def devices_of(settings: RunSettings) -> int:
@@ -140,9 +126,6 @@ LOG = "log.txt"
 OUT = "out"
 ROWS = "rows"
 
-MOST_DIFFERENCES = 8
-"""Maximum differences in a message."""
-
 POLL_SECONDS = 0.1
 
 KILL_SECONDS = 120.0
@@ -150,17 +133,18 @@ KILL_SECONDS = 120.0
 
 
 class Job(TypedDict):
-    """The content of `job.json`: what a run is, in addition to its configuration.
+    """The content of `job.json`: everything that the result of a run depends on.
 
     Attributes:
-        about: everything that its result depends on except the data (see `GridRun.about`).
-        data: file -> checksum of the data.
-        keep_models: whether to keep its models and checkpoints.
+        settings: its configuration, without settings that do not affect training.
+        test, model: as in `GridRun`.
+        data: file -> half of its SHA-256, for all of its data.
     """
 
-    about: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    test: Mapping[str, str]
+    model: str
     data: Mapping[str, str]
-    keep_models: bool
 
 
 class Tested(TypedDict):
@@ -197,20 +181,16 @@ class GridRun:
     """One run of a grid.
 
     Args:
-        name: of its folder.
+        label: the beginning of the name of its folder; may be empty.
         settings: its configuration, without `save_path`.
         test: task -> a file with labels to score its model on after training.
         model: which model to score: `best`, if there is one, or `last`.
     """
 
-    name: str
+    label: str
     settings: Document
     test: Mapping[str, str] = field(default_factory=dict)
     model: str = "best"
-
-    def about(self) -> Mapping[str, Any]:
-        """Return everything that its result depends on except the data, JSON-ready."""
-        return {"settings": result_settings(self.settings), "test": self.test, "model": self.model}
 
 
 Slot = Mapping[str, Any]
@@ -272,87 +252,75 @@ def start_process(
 class Grid:
     """A folder of runs, and the processes that train them.
 
+    A run is found by what its result depends on, so one with other settings or data is another one.
+
     Args:
         path: the folder.
-        data: file -> checksum of the data of all runs.
-        keep_models: whether to keep the models and checkpoints of finished runs.
         config: the configuration of all runs; where it is, there are the user's own components.
         slots: one for each of the runs that are trained at the same time.
         pool: starts their processes.
     """
 
     path: Path
-    data: Mapping[str, str] = field(default_factory=dict)
-    keep_models: bool = False
     config: str | Path | Mapping[str, Any] = field(default_factory=dict)
     slots: Sequence[Slot] = ({},)
     pool: Pool = field(default_factory=Pool)
+    _checksums: dict[str, str] = field(default_factory=dict)
 
-    def check(self, runs: Iterable[GridRun], overwrite: bool = False) -> None:
-        """Compare runs with those of the same names that were begun before.
+    def job(self, run: GridRun) -> Job:
+        """Return everything that the result of a run depends on; each file of data is read once."""
+        tasks = run.settings["tasks"].values()
+        named = (own.get(name) for own in tasks for name in ("train_file", "dev_file"))
+        files = sorted({file for file in (*named, *run.test.values()) if file})
+        for file in files:
+            if file not in self._checksums:
+                self._checksums[file] = data_checksum(Path(file))[:32]
+        data = {file: self._checksums[file] for file in files}
+        return Job(settings=result_settings(run.settings), test=run.test, model=run.model, data=data)
 
-        Args:
-            runs: the runs that are to be in the folder.
-            overwrite: set other runs aside, as `runs.previous`.
+    def digest(self, run: GridRun) -> str:
+        """Return the digest of the job of a run."""
+        return hashlib.sha256(json.dumps(self.job(run), sort_keys=True).encode()).hexdigest()[:8]
 
-        Raises:
-            StorageError: a run was begun with other settings or data; with the differences.
-        """
-        lines = dict.fromkeys(line for run in runs for line in self._differences(run))
-        if not lines:
-            return
-        if not overwrite:
-            changed = "\n  ".join(shortened(list(lines), MOST_DIFFERENCES))
-            raise StorageError(
-                f"{self.path} was begun with other settings:\n  {changed}\n"
-                "Put its runs aside (--overwrite), or give another folder (--output)"
-            )
-        logger.info("the earlier runs are kept as %s", set_aside(self.path / "runs"))
-
-    def _differences(self, run: GridRun) -> list[str]:
-        job = self.job(run.name)
-        if job is None:
-            return []
-        data = {name: self.data.get(name, known) for name, known in job["data"].items()}
-        found = [*changes(job["about"], run.about()), *changes(job["data"], data)]
-        return [f"{'.'.join(path)} was {before!r} and is now {now!r}" for path, before, now in found]
-
-    def folder(self, name: str) -> Path:
+    def folder(self, run: GridRun) -> Path:
         """Return the folder of a run."""
-        return self.path / "runs" / name
+        return self.path / "runs" / "-".join(filter(None, (run.label, self.digest(run))))
+
+    def different(self, runs: Iterable[GridRun]) -> list[GridRun]:
+        """Return runs without those that are equal to an earlier one."""
+        found: dict[str, GridRun] = {}
+        for run in runs:
+            found.setdefault(self.digest(run), run)
+        return list(found.values())
 
     def prepare(self, run: GridRun) -> Path:
         """Write the files that the process of a run reads, and return its folder."""
-        folder = self.folder(run.name)
+        folder = self.folder(run)
         make_folder(folder)
         own = {"save_path": str((folder / OUT).absolute()), "resume": "auto", "overwrite": False}
         # Many runs with a checkpoint each would fill the disk; one that is stopped saves one.
         settings = {**run.settings, "global": {"save_every_n_steps": -1, **run.settings["global"], **own}}
         write_text(folder / CONFIGURATION, yaml_text(settings))
-        write_json(folder / JOB, Job(about=run.about(), data=self.data, keep_models=self.keep_models))
+        write_json(folder / JOB, self.job(run))
         return folder
 
-    def job(self, name: str) -> Job | None:
-        """Return the job of a run that was begun; None if it was not."""
-        file = self.folder(name) / JOB
-        return read_record(file, Job) if file.exists() else None
-
-    def result(self, name: str) -> Result | None:
+    def result(self, run: GridRun) -> Result | None:
         """Return the result of a run; None until it has finished."""
-        file = self.folder(name) / RESULT
+        file = self.folder(run) / RESULT
         return read_record(file, Result) if file.exists() else None
 
     def train(self, runs: Sequence[GridRun]) -> Iterator[tuple[GridRun, Result]]:
         """Train all unfinished runs in order, as many at a time as there are slots.
 
-        Each is yielded with its result, also if it had one before.
+        Each is yielded with its result, also if it had one before; of equal ones only the first.
 
         Raises:
             PalmError: a run ended with an error; the others that are active end with a checkpoint, and
                 results are kept.
             KeyboardInterrupt, Stopped: requested by the user; the same.
         """
-        waiting = iter(runs)
+        different = self.different(runs)
+        waiting = iter(different)
         free = list(self.slots)
         active: list[tuple[GridRun, Process, Slot]] = []
         known = trained = 0
@@ -360,7 +328,7 @@ class Grid:
         try:
             while True:
                 while free and (run := next(waiting, None)) is not None:
-                    if (result := self.result(run.name)) is not None:
+                    if (result := self.result(run)) is not None:
                         known += 1
                         yield run, result
                         continue
@@ -374,10 +342,10 @@ class Grid:
                     free.append(slot)
                     result = self._result(run, process)
                     trained += 1
-                    left = len(runs) - known - trained
+                    left = len(different) - known - trained
                     seconds = (time.monotonic() - began) / trained * left
                     more = f"; about {duration(seconds)} left" if left else ""
-                    place = f"run {known + trained} of {len(runs)}, {run.name}"
+                    place = f"run {known + trained} of {len(different)}, {self.folder(run).name}"
                     logger.info("%s: %s%s", place, told(result), more)
                     yield run, result
         except KeyboardInterrupt:
@@ -390,7 +358,7 @@ class Grid:
 
     def _started(self, run: GridRun, slot: Slot) -> Process:
         folder = self.prepare(run)
-        logger.info("%s: training; its log is %s", run.name, folder / LOG)
+        logger.info("%s: training; its log is %s", folder.name, folder / LOG)
         config = folder / CONFIGURATION if isinstance(self.config, Mapping) else self.config
         words = ["train", str(folder / CONFIGURATION), "--run_of", str(config)]
         return self.pool.start(words, folder / LOG, slot)
@@ -398,22 +366,22 @@ class Grid:
     def _result(self, run: GridRun, process: Process) -> Result:
         if process.stdin is not None:
             process.stdin.close()
-        if (result := self.result(run.name)) is not None:
+        if (result := self.result(run)) is not None:
             return result
         if process.returncode == -signal.SIGKILL:
             # Not recorded: the next call tries again, perhaps with more memory.
             return _failed("killed by the system, usually because the machine is out of memory")
-        log = self.folder(run.name) / LOG
+        log = self.folder(run) / LOG
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         errors = [number for number, line in enumerate(lines) if line.startswith("error: ")]
         output = "\n".join(lines[errors[-1] :] if errors else lines[-5:])
         raise PalmError(
-            f"run {run.name} ended with exit code {process.returncode}:\n{output}\n"
+            f"run {log.parent.name} ended with exit code {process.returncode}:\n{output}\n"
             f"Its log is {log}; finished runs are kept, and the same command continues from there"
         )
 
     def _resume_hint(self) -> str:
-        done = len(list(self.folder("").glob(f"*/{RESULT}")))
+        done = len(list(self.path.glob(f"runs/*/{RESULT}")))
         return (
             f"{done} runs are done; to resume the others from their checkpoints, run the same command again"
         )
@@ -457,8 +425,7 @@ def work(folder: Path) -> None:
         broadcast(partial(_check_data, job))
         if is_main_process():
             # Before the result, which marks the run as done: nobody would remove what a killed process left.
-            if not job["keep_models"]:
-                remove_models(folder)
+            remove_models(folder)
             write_json(folder / RESULT, result)
 
 
@@ -475,8 +442,8 @@ def _check_data(job: Job) -> None:
                 changed.append(name)
     if changed:
         raise StorageError(
-            f"the data changed after the run was begun: {', '.join(changed)}; restore the files and "
-            "run the same command again, or train all runs anew (--overwrite)"
+            f"the data changed after the run was begun: {', '.join(changed)}; run the same command again, "
+            "which trains on the files as they are now"
         )
 
 
@@ -492,7 +459,7 @@ def _end_with_parent() -> None:
 def _trained(folder: Path, controller: Controller, job: Job) -> Result:
     try:
         trained = controller.train()
-        tested = {task: _scored(folder, controller, task, job) for task in job["about"]["test"]}
+        tested = {task: _scored(folder, controller, task, job) for task in job["test"]}
     except (ResourceError, TrainingError) as error:  # too little memory or a NaN loss is a result, too
         return _failed(str(error).splitlines()[0])
     step, score = best_evaluation(trained.history)
@@ -522,12 +489,12 @@ def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested
     """Score a model on a file with labels; every prediction is written to the run's folder with its truth."""
     settings = controller.run.settings
     saved = folder / OUT / task
-    which = BEST if job["about"]["model"] == "best" and is_sealed(saved / BEST) else LAST
+    which = BEST if job["model"] == "best" and is_sealed(saved / BEST) else LAST
     model = load_models(saved / which, device="cpu", precision=settings.precision).tasks[task]
     model.to(device_of(settings.use_gpu, settings.device))
     chosen = next(each for each in controller.run.tasks if each.name == task).settings.metrics
     names: Sequence[str] = chosen or model.head.metrics
-    chunks = encoded(model.reader, model.reader.read_gold(Path(job["about"]["test"][task])))
+    chunks = encoded(model.reader, model.reader.read_gold(Path(job["test"][task])))
     pairs: list[Pair] = []
     scores = model.score(chunks, names, pairs=pairs)
     if is_main_process():

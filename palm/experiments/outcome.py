@@ -21,14 +21,11 @@ from palm.metrics.resampling import Floats, Pair, resampled_scores
 
 REFERENCE = "together"
 
-STAGED = "staged"
-"""The way that trains in the `stages` of the configuration."""
-
 ALONE = "alone"
 """The first word of the name of a way that trains a target by itself."""
 
 COMPARE_FORMAT = "palm-comparison"
-COMPARE_VERSION = 3
+COMPARE_VERSION = 4
 RESAMPLES = 2000
 
 MOST_LETTERS = 120
@@ -65,6 +62,7 @@ class Way:
         changes: settings of the whole run in which it differs from its configuration.
         is_whole: whether it trains all tasks, and so is judged against every target alone.
         seconds: mean duration of a run.
+        runs: the names of the folders of its runs, in the order of the seeds.
         scores: target -> its scores.
     """
 
@@ -75,6 +73,7 @@ class Way:
     changes: Mapping[str, Any] = field(default_factory=dict)
     is_whole: bool = False
     seconds: float = 0.0
+    runs: Sequence[str] = ()
     scores: Mapping[str, SeedScores] = field(default_factory=dict)
 
     @property
@@ -326,7 +325,7 @@ def outcome_of(
                 for pair, each in zip(pairs, found, strict=True)
             ]
     # Planned comparisons are corrected together, those with ways of `also` apart.
-    asked = {way.name for way in ways if way.is_whole} - {REFERENCE, STAGED}
+    asked = {way.name for way in ways if way.is_whole} - {REFERENCE}
     families = [[each for each in answers if (each.way in asked) == is_asked] for is_asked in (False, True)]
     answers = [each for family in families for each in _corrected(family, tests)]
     return Outcome(
@@ -356,7 +355,7 @@ def _scored(
     """Score ways on all rows and on resamples of them."""
     runs = [pairs for each in by_way.values() for pairs in each]
     if len({len(pairs) for pairs in runs}) > 1:
-        raise PalmError(f"task {target!r}: runs were scored on different numbers of rows; use --overwrite")
+        raise PalmError(f"task {target!r}: its runs were scored on different numbers of rows")
     scores, resampled = resampled_scores(metric, runs, resamples, np.random.default_rng(0))
     # A score that is not a number is the worst possible one, or the worst seen if there is no such bound.
     both = np.concatenate([scores, resampled.ravel()])

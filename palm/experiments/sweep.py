@@ -9,10 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from palm.config import yaml_text
-from palm.config.files import guessed, parse_yaml, read_yaml
+from palm.config.files import guessed, parse_yaml
 from palm.config.run import Document, RunConfig
 from palm.controller.resolve import edited_document
 from palm.core.component import count_problems, raise_any, type_problems
@@ -26,68 +24,27 @@ Values = dict[str, Any]
 """Setting -> its value; `intent.batch_size` is a setting of one task."""
 
 
-@dataclass(frozen=True)
-class Range:
-    """A range of values, or of integers if both ends are integers.
-
-    Args:
-        low: the least value.
-        high: the largest value.
-        log: sample on a logarithmic scale.
-    """
-
-    low: float
-    high: float
-    log: bool = False
-
-    def problem(self) -> str | None:
-        """Describe what is wrong with the limits, if anything is."""
-        numbers = [self.low, self.high]
-        if not all(type(each) in (int, float) and math.isfinite(each) for each in numbers):
-            return f"low and high should be numbers, not {numbers}"
-        if self.low >= self.high or (self.log and self.low <= 0):
-            return f"low should be below high, and with log above 0; not {numbers}"
-        return None
-
-
-Space = Mapping[str, Sequence[Any] | Range]
-"""Setting -> its values, in the order in which a grid tries them, or a range."""
+Space = Mapping[str, Sequence[Any]]
+"""Setting -> its values, in the order in which they are tried."""
 
 
 def space_of(given: Mapping[str, Any]) -> Space:
-    """Check a search space: setting -> a list of values, or `{low: …, high: …, log: …}`.
+    """Check a search space: setting -> a list of values.
 
     Raises:
-        ConfigError: values are neither; all problems in one report.
+        ConfigError: values are no list; all problems in one report.
     """
     raise_any(type_problems(Mapping, "a mapping from settings to values", space=given))
-    found: dict[str, Sequence[Any] | Range] = {}
-    problems = [] if given else ["sweep: nothing to vary; name settings with --grid or --space"]
-    for name, value in given.items():
-        if isinstance(value, (list, tuple)) and value:
-            found[name] = [guessed(each) for each in value]
-        elif isinstance(value, Mapping) and {"low", "high"} <= value.keys() <= {"low", "high", "log"}:
-            limits = Range(**{key: guessed(each) for key, each in value.items()})
-            found[name] = limits
-            if (problem := limits.problem()) is not None:
-                problems.append(f"sweep: {name}: {problem}")
-        else:
-            expected = "a list of values, or low and high (and log)"
-            problems.append(f"sweep: {name} should be {expected}, not {value!r}")
+    problems = [] if given else ["sweep: nothing to vary; name settings with --grid"]
+    problems += [
+        f"sweep: {name} should be a list of values, not {value!r}"
+        for name, value in given.items()
+        if not isinstance(value, (list, tuple)) or not value
+    ]
+    if "save_path" in given:
+        problems.append("sweep: save_path cannot vary; each run has its own folder under --output")
     raise_any(problems)
-    return found
-
-
-def read_space(path: Path) -> dict[str, Any]:
-    """Read a search space from a YAML file.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    problems: list[str] = []
-    content = read_yaml(path, problems)
-    raise_any(problems)
-    return dict(content)
+    return {name: [guessed(each) for each in values] for name, values in given.items()}
 
 
 def grid_words(words: Iterable[str], option: str = "--grid") -> dict[str, Any]:
@@ -105,46 +62,20 @@ def grid_words(words: Iterable[str], option: str = "--grid") -> dict[str, Any]:
     return found
 
 
-def grid_points(space: Space) -> list[Values]:
-    """List all combinations of values; the last setting changes fastest.
+def points_of(space: Space, trials: int | None, seed: int) -> list[Values]:
+    """Return all combinations of values, the last setting changing fastest; or some of them.
 
-    Raises:
-        ConfigError: the space has a range.
+    Args:
+        space: the values.
+        trials: number of combinations, drawn at random without replacement; more continue the same draw.
+            None for all.
+        seed: of the draw.
     """
-    lists = []
-    for name, values in space.items():
-        if isinstance(values, Range):
-            raise ConfigError(
-                f"sweep: {name} is a range, which needs --trials N; a grid needs a list of values"
-            )
-        lists.append(values)
-    return [dict(zip(space, point, strict=True)) for point in itertools.product(*lists)]
-
-
-def first_point(space: Space) -> Values:
-    """Return the first value of every setting."""
-    return {name: each.low if isinstance(each, Range) else each[0] for name, each in space.items()}
-
-
-def sampled_points(space: Space, count: int, seed: int) -> list[Values]:
-    """Draw points at random; the first ones do not depend on `count`, so that a later call adds trials.
-
-    Source: Bergstra and Bengio, 2012, "Random search for hyper-parameter optimization".
-    """
-    return [
-        {name: _sampled(values, generator(seed, "sweep", number, name)) for name, values in space.items()}
-        for number in range(count)
-    ]
-
-
-def _sampled(values: Sequence[Any] | Range, draws: np.random.Generator) -> Any:
-    if not isinstance(values, Range):
-        return values[int(draws.integers(len(values)))]
-    if values.log:
-        value = math.exp(draws.uniform(math.log(values.low), math.log(values.high)))
-    else:
-        value = draws.uniform(values.low, values.high)
-    return round(value) if isinstance(values.low, int) and isinstance(values.high, int) else value
+    points = [dict(zip(space, point, strict=True)) for point in itertools.product(*space.values())]
+    if trials is None:
+        return points
+    order = generator(seed, "sweep").permutation(len(points))
+    return [points[number] for number in order[:trials]]
 
 
 SWEEP_JSON = "sweep.json"
@@ -213,8 +144,6 @@ def sweep(
     workers: int | None = None,
     pool: Pool | None = None,
     output: str | Path | None = None,
-    overwrite: bool = False,
-    keep_models: bool = False,
     argv: Sequence[str] = (),
 ) -> Sweep:
     """Train with different settings, and find those with the best dev scores.
@@ -224,53 +153,36 @@ def sweep(
 
     Args:
         config: the global YAML file, or the same settings as a mapping.
-        space: setting -> a list of values, or `{"low": …, "high": …, "log": …}`; settings of one
-            task are called `task.setting`.
+        space: setting -> a list of values; settings of one task are called `task.setting`.
         task_dir: the folder of the task files.
         trials: number of combinations that are drawn at random; by default all are tried.
         workers: runs at a time; by default one on every visible GPU, or one on a CPU.
         pool: where the runs are trained: this machine, or a Ray cluster (`palm.ray.Pool()`).
         output: the folder; by default `<save_path>_sweep`.
-        overwrite: put the runs of another sweep in the folder aside.
-        keep_models: keep the models and checkpoints of finished runs.
         argv: command-line arguments that override settings.
 
     Raises:
         ConfigError: the configuration or the space has errors; all of them in one report.
-        PalmError: the folder contains another sweep, a run ended with an error, or none has a score.
+        PalmError: a run ended with an error, or none has a score.
     """
     show_on_console()
-    searched = _searched(space, trials)
-    source = Source(config, task_dir, argv)
-    first = source.edited(first_point(searched))
-    raise_any(_problems(first))
-    seed = first.settings.random_seed
-    points = grid_points(searched) if trials is None else sampled_points(searched, trials, seed)
-    with source.grid("sweep", [first], output, keep_models, workers, pool) as grid:
-        check_not_read(grid.path / BEST_CONFIG, [source.config])
-        # All configurations are made before the first run, so that all errors are reported.
-        runs = [GridRun(f"{k:04d}", _document(source, point)) for k, point in enumerate(points)]
-        grid.check(runs, overwrite)
-        found = {run.name: result for run, result in grid.train(runs)}
-        tried = zip(runs, points, strict=True)
-        return _written(grid.path, [Trial(run.name, point, found[run.name]) for run, point in tried], source)
-
-
-def _searched(space: Mapping[str, Any], trials: int | None) -> Space:
     searched = space_of(space)
     raise_any([] if trials is None else count_problems(trials=trials))
-    if "save_path" in searched:
-        raise ConfigError("sweep: save_path cannot vary; each run has its own folder under --output")
-    return searched
+    source = Source(config, task_dir, argv)
+    first = source.edited({name: values[0] for name, values in searched.items()})
+    raise_any(_problems(first))
+    points = points_of(searched, trials, first.settings.random_seed)
+    with source.grid("sweep", first, output, workers, pool) as grid:
+        check_not_read(grid.path / BEST_CONFIG, [source.config])
+        # All configurations are made before the first run, so that all errors are reported.
+        runs = [GridRun("", _document(source, point)) for point in points]
+        found = {grid.folder(run).name: result for run, result in grid.train(runs)}
+        names = [grid.folder(run).name for run in runs]
+        tried = zip(names, points, strict=True)
+        return _written(grid.path, [Trial(name, point, found[name]) for name, point in tried], source)
 
 
 def _problems(run: RunConfig) -> Iterator[str]:
-    if run.settings.stages:
-        yield (
-            "stages: a sweep compares single runs by their best dev score, and stages are several runs; "
-            "remove them, and search the settings of one stage: give its task_instance, and for a later "
-            "stage start_from: <save_path>/stages/<the one before>/weights"
-        )
     if not any(task.settings.is_evaluated for task in run.tasks):
         yield "a sweep needs dev scores, but no task has a dev_file; set dev_file for a target"
 

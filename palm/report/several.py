@@ -48,11 +48,7 @@ def page_of_several(folders: Sequence[Path]) -> str:
     comparison = comparison_of(folder) if is_one else {}
     sweep = read_object(folder / SWEEP) if is_one and (folder / SWEEP).is_file() else {}
     if comparison or sweep:
-        ways = [way["name"] for way in comparison.get("ways", ())]
-        folders = sorted(path.parent for path in folder.glob(f"runs/*/out/{HISTORY_FILE}"))
-        folders.sort(
-            key=lambda path: [path.parent.name.startswith(f"{name}-seed") for name in ways], reverse=True
-        )
+        folders = _folders_of(folder, comparison, sweep)
     runs = [read_run(path) for path in folders]
     settings = [_settings(run) for run in runs]
     if sweep:
@@ -77,6 +73,14 @@ def page_of_several(folders: Sequence[Path]) -> str:
     )
 
 
+def _folders_of(folder: Path, comparison: Mapping[str, Any], sweep: Mapping[str, Any]) -> list[Path]:
+    """Return the folders of the runs of a comparison or sweep, in its order."""
+    names = [run for way in comparison.get("ways", ()) for run in way["runs"]]
+    names += [trial["run"] for trial in sweep.get("trials", ())]
+    places = (folder / "runs" / name / "out" for name in dict.fromkeys(names))
+    return [place for place in places if (place / HISTORY_FILE).is_file()]
+
+
 def comparison_of(folder: Path) -> dict[str, Any]:
     """Read the result of a comparison; empty if the folder has none.
 
@@ -89,7 +93,7 @@ def comparison_of(folder: Path) -> dict[str, Any]:
     check_plain(file)
     with wrap_read_errors(file):
         found = dict(read_object(file))
-        if (found.get("format"), found.get("version")) != ("palm-comparison", 3):
+        if (found.get("format"), found.get("version")) != ("palm-comparison", 4):
             raise StorageError(f"{file} is not a comparison of this version of palm; run palm compare again")
     return found
 

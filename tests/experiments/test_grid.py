@@ -19,8 +19,8 @@ import pytest
 
 from helpers import tiny
 from helpers.messages import raises
-from palm.core.errors import ConfigError, PalmError, ResourceError, StorageError
-from palm.core.io import checksum, new_directory, write_json
+from palm.core.errors import ConfigError, PalmError, ResourceError
+from palm.core.io import new_directory
 from palm.experiments import grid as worker
 from palm.experiments.grid import Grid, GridRun, best_evaluation, remove_models, slots_of
 from palm.train.callbacks import Evaluated, Planned
@@ -54,15 +54,16 @@ def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_continues(tmp_pat
     (tmp_path / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
     words = [sys.executable, "-c", PROGRAM, str(tmp_path / "settings.json"), str(tmp_path / "grid")]
     grid = Grid(tmp_path / "grid")
+    run = GridRun("one", settings)
+    folder = grid.folder(run)
     with subprocess.Popen(words) as killed:
-        waited_for(grid.folder("one"))
+        waited_for(folder)
         killed.send_signal(signal.SIGKILL)
     # The second one waits until the run that was left has ended.
-    folder = grid.folder("one")
     waited_for(folder, "out/step_*/manifest.json")
     (checkpoint,) = folder.glob("out/step_*")
     assert 0 < int(checkpoint.name.removeprefix("step_")) < 300
-    ((_, ended),) = grid.train([GridRun("one", settings)])
+    ((_, ended),) = grid.train([run])
     assert (ended["steps"], ended["state"]) == ({"cls": 300}, "done")
     assert f"resumed from {checkpoint}" in (folder / "log.txt").read_text(encoding="utf-8")
     assert not list(folder.glob("out/**/manifest.json"))  # models are removed once it is scored
@@ -72,9 +73,10 @@ def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_continues(tmp_pat
 def test_a_run_that_fails_is_reported_with_its_own_words(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, learning_rate="fast")
     grid = Grid(tmp_path / "grid")
+    run = GridRun("one", settings)
     with pytest.raises(PalmError) as caught:
-        list(grid.train([GridRun("one", settings)]))
-    log = tmp_path / "grid" / "runs" / "one" / "log.txt"
+        list(grid.train([run]))
+    log = grid.folder(run) / "log.txt"
     assert [
         word for word in ("exit code 2", "learning_rate", "'fast'", str(log)) if word not in str(caught.value)
     ] == []
@@ -85,29 +87,31 @@ def test_a_run_that_fails_is_reported_with_its_own_words(tmp_path: Path) -> None
 def test_a_run_on_other_data_than_it_was_begun_with_has_no_result(tmp_path: Path, change: str) -> None:
     run = GridRun("one", settings_of(tmp_path))
     data = tmp_path / "cls.tsv"
-    grid = Grid(tmp_path / "grid", {str(data): checksum(data)[:32]})
+    grid = Grid(tmp_path / "grid")
+    grid.job(run)
     if change == "changed":
         data.write_bytes(data.read_bytes() + b"1\tred\n")
     else:
         data.rename(tmp_path / "moved.tsv")
     with pytest.raises(PalmError, match=re.escape(str(data))):
         list(grid.train([run]))
-    assert grid.result("one") is None
+    assert grid.result(run) is None
 
 
 @pytest.mark.usefixtures("loaded_runs")
 def test_a_run_whose_data_change_meanwhile_has_its_result_once_they_are_restored(tmp_path: Path) -> None:
     run = GridRun("one", settings_of(tmp_path, num_epochs=30))
     data = tmp_path / "cls.tsv"
-    grid = Grid(tmp_path / "grid", {str(data): checksum(data)[:32]})
+    grid = Grid(tmp_path / "grid")
+    folder = grid.folder(run)
     rows = data.read_bytes()
     with ThreadPoolExecutor(1) as threads:
         trained = threads.submit(lambda: list(grid.train([run])))
-        waited_for(grid.folder("one"))
+        waited_for(folder)
         data.write_bytes(rows + rows.splitlines(keepends=True)[-1])
         assert isinstance(error := trained.exception(120), PalmError)
     assert str(data) in str(error)
-    assert grid.result("one") is None
+    assert grid.result(run) is None
     data.write_bytes(rows)
     ((_, result),) = grid.train([run])
     assert (result["state"], result["steps"]) == ("done", {"cls": 300})
@@ -118,7 +122,7 @@ def test_a_run_that_does_not_fit_into_memory_has_failed_and_does_not_end_the_gri
         def train(self) -> None:
             raise ResourceError("the GPU has too little memory for a step\nsaved: nothing")
 
-    job: Any = {"about": {"test": {}}}
+    job: Any = {"test": {}}
     result = worker._trained(tmp_path, Full(), job)  # type: ignore[arg-type]
     assert (result["state"], result["score"]) == ("failed", None)
     assert result["why"] == "the GPU has too little memory for a step"
@@ -133,9 +137,10 @@ class _Killed:
 
 def test_a_run_that_the_system_killed_has_failed_and_is_tried_again(tmp_path: Path) -> None:
     grid = Grid(tmp_path)
-    result = grid._result(GridRun("one", RUN), _Killed())  # type: ignore[arg-type]
+    run = GridRun("one", RUN)
+    result = grid._result(run, _Killed())  # type: ignore[arg-type]
     assert (result["state"], result["score"]) == ("failed", None)
-    assert grid.result("one") is None
+    assert grid.result(run) is None
 
 
 def test_the_best_score_is_of_the_last_stage_the_first_of_equal_ones_and_a_number() -> None:
@@ -148,21 +153,25 @@ def test_the_best_score_is_of_the_last_stage_the_first_of_equal_ones_and_a_numbe
 RUN = {"global": {"seed": 1}, "tasks": {}, "backbone": {}}
 
 
-def test_runs_with_other_settings_or_data_are_refused_or_put_aside(tmp_path: Path) -> None:
-    grid = Grid(tmp_path, {"data.tsv": "1"})
-    folder = grid.prepare(GridRun("one", RUN))
-    write_json(folder / "result.json", {})
-    grid.check([GridRun("one", RUN), GridRun("two", RUN)])
-    grid.check([GridRun("one", {**RUN, "global": {**RUN["global"], "save_path": "elsewhere"}})])
-    other = GridRun("one", {**RUN, "global": {"seed": 2}})
-    with pytest.raises(StorageError, match=r"seed was 1 and is now 2(?s:.)*--overwrite"):
-        grid.check([other])
-    with pytest.raises(StorageError, match=r"data\.tsv was '1' and is now '2'"):
-        Grid(tmp_path, {"data.tsv": "2"}).check([GridRun("one", RUN)])
-    (folder / "notes.txt").write_text("mine", encoding="utf-8")
-    grid.check([other], overwrite=True)
-    assert grid.job("one") is None
-    assert (tmp_path / "runs.previous" / "one" / "notes.txt").read_text(encoding="utf-8") == "mine"
+def test_a_run_is_found_by_all_that_its_result_depends_on(tmp_path: Path) -> None:
+    data = tmp_path / "data.tsv"
+    data.write_text("label\ttext_a\n", encoding="utf-8")
+    settings = {**RUN, "tasks": {"cls": {"train_file": str(data), "batch_size": 8}}}
+    run = GridRun("one", settings)
+    grid = Grid(tmp_path / "grid")
+    same = {**settings, "global": {"seed": 1, "save_path": "elsewhere", "verbose": True}}
+    assert grid.folder(GridRun("one", same)) == grid.folder(run)
+    others = [
+        GridRun("one", {**settings, "global": {"seed": 2}}),
+        GridRun("one", {**settings, "tasks": {"cls": {"train_file": str(data), "batch_size": 4}}}),
+        GridRun("one", settings, {"cls": str(data)}),
+        GridRun("one", settings, model="last"),
+    ]
+    assert len({grid.digest(each) for each in (run, *others)}) == 5
+    data.write_text("label\ttext_a\n1\tred\n", encoding="utf-8")
+    assert Grid(tmp_path / "grid").digest(run) != grid.digest(run)
+    assert grid.folder(run).parent == tmp_path / "grid" / "runs"
+    assert re.fullmatch("one-[0-9a-f]{8}", grid.folder(run).name)
 
 
 def test_models_are_removed_and_nothing_else(tmp_path: Path) -> None:
@@ -193,7 +202,7 @@ def test_a_run_on_two_devices_has_the_scores_of_one_with_the_double_batch(tmp_pa
         settings["backbone"].update(off)
         runs.append(GridRun(name, settings, test={"cls": data}))
     grid = Grid(tmp_path / "grid")
-    scored: dict[str, Any] = {run.name: {**result, "seconds": 0} for run, result in grid.train(runs)}
+    scored: dict[str, Any] = {run.label: {**result, "seconds": 0} for run, result in grid.train(runs)}
     assert scored["one"] == scored["two"]
     assert scored["two"]["score"] > 0.5  # 0.375 at first
     assert not list((tmp_path / "grid").rglob("*.safetensors"))

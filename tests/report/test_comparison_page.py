@@ -19,12 +19,12 @@ from palm.core.io import write_json
 def comparison() -> dict[str, Any]:
     scores = {"per_seed": [0.91, 0.93], "mean": 0.92, "deviation": 0.0141}
     way = {"name": "together", "tasks": ["slot", "<b>mlm"], "steps": {"slot": 40}, "updates": 60}
-    way |= {"seconds": 3.0, "scores": {"slot": scores}}
+    way |= {"seconds": 3.0, "runs": [], "scores": {"slot": scores}}
     difference = {"mean": 1.25, "standard_error": 0.4, "seed_error": 0.3, "row_error": 0.26, "low": -3.8}
     difference |= {"high": 6.3, "p_value": 0.2, "per_seed": [1.0]}
     return {
         "format": "palm-comparison",
-        "version": 3,
+        "version": 4,
         "equal": "Equal target steps: slot 40 in every variant; in total: together 60, alone-slot 40.",
         "seeds": [1, 2],
         "tests": {
@@ -89,5 +89,9 @@ def test_runs_of_a_sweep_are_named_by_what_was_tried_and_those_of_a_comparison_a
     rows, heads, legend = shown("sweep", found, "0000", "0001")
     assert (rows, heads[5:8]) == (["0000", "0001"], ["learning_rate", "steps", "time"])
     assert legend == ["0000: 0.1", "0001: 0.2"]
-    ways, _, legend = shown("compare", comparison(), "alone-slot-seed1", "together-seed1")
-    assert (ways, legend) == (["together-seed1", "alone-slot-seed1"], ["together", "alone-slot"])
+    names = ("alone-slot-seed1-5e6f", "together-seed1-1a2b")
+    found = comparison()
+    for way, name in zip(found["ways"], reversed(names), strict=True):
+        way["runs"] = [name]
+    ways, _, legend = shown("compare", found, *names)
+    assert (ways, legend) == ([names[1], names[0]], ["together", "alone-slot"])

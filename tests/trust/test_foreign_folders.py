@@ -22,7 +22,7 @@ from palm.controller.controller import Controller
 from palm.core.errors import StorageError
 from palm.core.io import seal, write_json
 from palm.core.logging import _Console
-from palm.experiments.grid import RESULT, Grid
+from palm.experiments.grid import RESULT, Grid, GridRun
 from palm.export import to_hugging_face
 from palm.export.onnx_model import to_onnx
 from palm.reader.tables.files import Selection
@@ -228,10 +228,13 @@ def test_a_link_in_a_foreign_folder_shows_nothing(foreign: Path, door: str, file
     assert CANARY not in str(caught.value)
 
 
+ONE = GridRun("one", {"global": {}, "tasks": {}, "backbone": {}})
+
+
 def grid_with(folder: Path, result: dict[str, object]) -> Grid:
     grid = Grid(folder)
-    grid.folder("0000").mkdir(parents=True)
-    write_json(grid.folder("0000") / RESULT, result)
+    grid.folder(ONE).mkdir(parents=True)
+    write_json(grid.folder(ONE) / RESULT, result)
     return grid
 
 
@@ -242,7 +245,7 @@ RIGHT = {"state": "done", "why": "", "step": 1, "score": 0.5, "steps": {"a": 1},
 def test_a_result_of_another_form_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
     grid = grid_with(tmp_path, {**RIGHT, **wrong})
     with raises(StorageError, next(iter(wrong))):
-        grid.result("0000")
+        grid.result(ONE)
 
 
 @pytest.mark.parametrize("link", ["cls/infer_model", "cls/best_model", "cls"])
