@@ -186,7 +186,10 @@ def compare_tasks(options: argparse.Namespace) -> None:
     [
         *cli.CONFIG,
         cli.repeated(
-            "--grid", "NAME=V1,V2", "values of a setting (TASK.NAME for that of one task); may be repeated"
+            "--grid",
+            "NAME=V1,V2",
+            "values of a setting (TASK.NAME for that of one task), or 'NAME={low: 1e-5, high: 1e-3, log: "
+            "true}'; may be repeated",
         ),
         cli.option("--trials", type=int, metavar="N", help="number of combinations, drawn at random"),
         *cli.GRID,

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from palm.config import yaml_text
 from palm.config.files import guessed, parse_yaml
 from palm.config.run import Document, RunConfig
@@ -27,24 +29,48 @@ Values = dict[str, Any]
 Space = Mapping[str, Sequence[Any]]
 """Setting -> its values, in the order in which they are tried."""
 
+RANGE = frozenset(("low", "high", "log"))
+STEPS = 20
+"""Number of values of a range."""
+
 
 def space_of(given: Mapping[str, Any]) -> Space:
-    """Check a search space: setting -> a list of values.
+    """Return a search space: setting -> its values, where `{low: …, high: …, log: …}` stands for several.
 
     Raises:
-        ConfigError: values are no list; all problems in one report.
+        ConfigError: there is nothing to vary, or values are none; all problems in one report.
     """
     raise_any(type_problems(Mapping, "a mapping from settings to values", space=given))
     problems = [] if given else ["sweep: nothing to vary; name settings with --grid"]
-    problems += [
-        f"sweep: {name} should be a list of values, not {value!r}"
-        for name, value in given.items()
-        if not isinstance(value, (list, tuple)) or not value
-    ]
-    if "save_path" in given:
-        problems.append("sweep: save_path cannot vary; each run has its own folder under --output")
+    found: dict[str, list[Any]] = {}
+    for name, value in given.items():
+        values = [value] if isinstance(value, Mapping) else value
+        if name == "save_path":
+            problems.append("sweep: save_path cannot vary; each run has its own folder under --output")
+        elif not isinstance(values, (list, tuple)) or not values:
+            problems.append(f"sweep: {name} should be a list of values, or low and high, not {value!r}")
+        else:
+            parts = [_values_of(guessed(each)) for each in values]
+            if not all(parts):
+                expected = "finite numbers with low below high, and with log above 0"
+                problems.append(f"sweep: {name} should be {expected}, not {value!r}")
+            found[name] = [each for part in parts for each in part]
     raise_any(problems)
-    return {name: [guessed(each) for each in values] for name, values in given.items()}
+    return found
+
+
+def _values_of(value: Any) -> list[Any]:
+    """Return a value by itself, or `STEPS` values at equal distances in a range; none if that is wrong."""
+    if not (isinstance(value, Mapping) and {"low", "high"} <= value.keys() <= RANGE):
+        return [value]
+    low, high = ends = (value["low"], value["high"])
+    is_log = value.get("log", False)
+    if not all(type(end) in (int, float) and math.isfinite(end) for end in ends):
+        return []
+    if low >= high or (is_log and low <= 0):
+        return []
+    values: list[float] = (np.geomspace if is_log else np.linspace)(low, high, STEPS).tolist()
+    return sorted({*map(round, values)}) if {*map(type, ends)} == {int} else values
 
 
 def grid_words(words: Iterable[str], option: str = "--grid") -> dict[str, Any]:
@@ -67,15 +93,20 @@ def points_of(space: Space, trials: int | None, seed: int) -> list[Values]:
 
     Args:
         space: the values.
-        trials: number of combinations, drawn at random without replacement; more continue the same draw.
-            None for all.
+        trials: number of combinations, drawn at random; more continue the same draw. None for all.
         seed: of the draw.
+
+    Source: Bergstra and Bengio, 2012, "Random search for hyper-parameter optimization".
     """
-    points = [dict(zip(space, point, strict=True)) for point in itertools.product(*space.values())]
     if trials is None:
-        return points
-    order = generator(seed, "sweep").permutation(len(points))
-    return [points[number] for number in order[:trials]]
+        return [dict(zip(space, point, strict=True)) for point in itertools.product(*space.values())]
+    return [
+        {
+            name: values[int(generator(seed, "sweep", number, name).integers(len(values)))]
+            for name, values in space.items()
+        }
+        for number in range(trials)
+    ]
 
 
 SWEEP_JSON = "sweep.json"
@@ -153,7 +184,8 @@ def sweep(
 
     Args:
         config: the global YAML file, or the same settings as a mapping.
-        space: setting -> a list of values; settings of one task are called `task.setting`.
+        space: setting -> a list of values, or `{"low": …, "high": …, "log": …}` for 20 values at equal
+            distances; settings of one task are called `task.setting`.
         task_dir: the folder of the task files.
         trials: number of combinations that are drawn at random; by default all are tried.
         workers: runs at a time; by default one on every visible GPU, or one on a CPU.

@@ -87,22 +87,26 @@ def test_points_are_all_combinations() -> None:
     assert points == [
         {"learning_rate": rate, "intent.batch_size": rows} for rate in ("1e-4", "5e-4") for rows in (8, 16)
     ]
-    drawn = points_of(space, 9, seed=1)
-    assert drawn != points
-    assert sorted(map(str, drawn)) == sorted(map(str, points))
-    assert points_of(space, 2, seed=1) == drawn[:2]
+    drawn = points_of(space, 400, seed=1)
+    assert points_of(space, 20, seed=1) == drawn[:20]
+    assert [drawn.count(point) for point in points] == pytest.approx([100] * 4, abs=30)
     assert [word_of(each) for each in ("a b", 1e-5, True, None, [1, 0.5])] == [
         *("a b", "1e-05", "true", "null", "[1, 0.5]")
     ]
 
 
 def test_a_space_is_read_from_words() -> None:
-    given = grid_words(["rate=1e-4,5e-4", "mix_ratio=[1,0.5],[1,1]"])
-    assert space_of({**given, "lamb": ["true"]}) == {
+    given = grid_words(["rate=1e-4,5e-4", "mix_ratio=[1,0.5],[1,1]", "lora={rank: 4},null"])
+    ranges = grid_words(["decay={low: 1e-4, high: 0.1, log: true}", "n={low: 2, high: 8}, 64"])
+    found = space_of({**given, **ranges, "drop": {"low": 0, "high": 0.19}})
+    assert {name: found[name] for name in (*given, "n")} == {
         "rate": [1e-4, 5e-4],
         "mix_ratio": [[1, 0.5], [1, 1]],
-        "lamb": ["true"],
+        "lora": [{"rank": 4}, None],
+        "n": [2, 3, 4, 5, 6, 7, 8, 64],
     }
+    assert found["decay"] == pytest.approx([1e-4 * 1000 ** (k / 19) for k in range(20)])
+    assert found["drop"] == pytest.approx([k / 100 for k in range(20)])
 
 
 @pytest.mark.parametrize(
@@ -110,7 +114,9 @@ def test_a_space_is_read_from_words() -> None:
     [
         (lambda: space_of({}), ["--grid"]),
         (lambda: space_of({"a": 3}), ["sweep: a", "3"]),
-        (lambda: space_of({"a": {"low": 1, "high": 3}}), ["sweep: a", "list", "{'low': 1, 'high': 3}"]),
+        (lambda: space_of({"a": {"low": 3, "high": 1}}), ["sweep: a", "{'low': 3, 'high': 1}"]),
+        (lambda: space_of({"a": [8, {"low": "x", "high": 1}]}), ["sweep: a", "'x'"]),
+        (lambda: space_of({"a": {"low": 0, "high": 1, "log": True}}), ["sweep: a", "log"]),
         (lambda: space_of({"save_path": ["a", "b"], "b": []}), ["save_path", "sweep: b", "[]"]),
         (lambda: grid_words(["rate"]), ["--grid", "'rate'"]),
     ],
@@ -136,9 +142,9 @@ def test_stages_are_not_swept(folder: Path) -> None:
 
 def test_trials_continue_where_they_were(tmp_path: Path) -> None:
     given = made(tmp_path, num_epochs=0.3)
-    space = {"learning_rate": [1e-4, 1e-3], "cls.batch_size": [4, 8]}
+    space = {"learning_rate": {"low": 1e-4, "high": 1e-3, "log": True}, "cls.batch_size": [4, 8]}
     first = palm.sweep(given, space, trials=1)
-    both = palm.sweep(given, {**space, "learning_rate": [1e-4, 1e-3]}, trials=2)
+    both = palm.sweep(given, space, trials=2)
     assert both.trials[0] == first.trials[0]
     assert both.trials[1].values != first.trials[0].values
     assert len(list((tmp_path / "out_sweep" / "runs").iterdir())) == 2
