@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,9 @@ class Check:
                 lines += [title, *(f"  {line}" for line in found), ""]
         problems = [*map(str, self.problems), ""] if self.problems else []
         return "\n".join([*lines, *problems, self.verdict])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
     @property
     def verdict(self) -> str:

@@ -66,7 +66,7 @@ class Problem:
 
     def __str__(self) -> str:
         whose = f"{self.task}: " if self.task else ""
-        text = f"{self.severity:7}  {whose}{self.message}"
+        text = f"{self.severity:7}  {whose}{self.message}".replace("\n", "\n         ")
         if self.remedy:
             text += f"\n         -> {self.remedy}"
         return "".join([text, *(f"\n            {line}" for line in self.examples)])

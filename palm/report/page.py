@@ -136,11 +136,9 @@ def headline(history: History, verdicts: Sequence[Verdict], state: str = "not fi
     counted = Counter(each.beside for each in scored)
     names = {each.baseline_name for each in scored}
     baseline = "their baselines" if len(names) > 1 else "".join(names)
-    parts = [
-        f"{counted[how]} of {len(verdicts)} {how} than {baseline}"
-        for how in ("better", "not clearly better", "not better")
-        if counted[how]
-    ]
+    hows = [how for how in ("better", "not clearly better", "not better") if counted[how]]
+    parts = [f"{counted[how]} of {len(verdicts)} {how} than {baseline}" for how in hows[:1]]
+    parts += [f"{counted[how]} {how}" for how in hows[1:]]
     parts += [f"{counted['']} without a baseline"] if counted[""] else []
     parts += [f"{len(verdicts) - len(scored)} not evaluated"] if len(scored) < len(verdicts) else []
     weakest = f"; weakest: {scored[0].task}" if scored[1:] else ""

@@ -14,7 +14,7 @@ import palm
 from helpers import tiny
 from helpers.shared import SHARED, needs_shared
 from palm.check import Check, check
-from palm.check.data import TaskData, data_of
+from palm.check.data import Problem, TaskData, data_of
 from palm.cli import main
 from palm.reader import READERS
 from palm.reader.inspection import Role
@@ -199,6 +199,14 @@ def test_the_command_prints_the_values_and_writes_them(
     assert line.split() == " ".join(values).split()
     assert main(["check", str(config_file), "--no_measure", "--output", "check.html"]) == 2
     assert "'check.txt'" in capsys.readouterr().err
+
+
+def test_a_finding_of_several_lines_is_below_its_severity_and_a_notebook_shows_all_as_text() -> None:
+    found = Check("a.yaml", [Problem("error", "run", "cls", "a <b>:\n  c", "d")], seconds=1.0)
+    lines = ["error    cls: a <b>:", "           c", "         -> d", "", "a.yaml: 1 error (1.0 s)"]
+    assert str(found).splitlines() == lines
+    shown = "\n".join(lines).replace("<", "&lt;").replace(">", "&gt;")
+    assert found._repr_html_() == f"<pre>{shown}</pre>"
 
 
 def test_exit_codes(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -474,7 +474,7 @@ def test_a_run_that_was_stopped_begins_again_or_goes_on(run: Path) -> None:
 def test_the_headline_says_how_the_run_ended_and_which_task_is_weakest(run: Path) -> None:
     history = read_history(run)
     named = [verdict(0.5, baseline=0.5), verdict(0.9, baseline=0.5), verdict(0.9), Verdict("u")]
-    counted = "1 of 4 better than always the same answer, 1 of 4 not better than always the same answer, "
+    counted = "1 of 4 better than always the same answer, 1 not better, "
     assert headline(history, named) == (
         f"Finished. Tasks: {counted}1 without a baseline, 1 not evaluated; weakest: t."
     )
