@@ -25,7 +25,7 @@ from palm.mixing import MixRatio
 from palm.optimizer import AdamW, ParameterGroups
 from palm.optimizer.lr_sched import WarmupScheduler
 from palm.paradigm import MRC, Head, MaskLM, Match, SequenceLabel
-from palm.pretrained import from_ours
+from palm.pretrained.names import from_ours
 from palm.reader import ClassifyReader
 from palm.train.build import start
 from palm.train.loop import Components, fetched, placed

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from palm.optimizer import lr_sched
     from palm.predict.inference import InferenceModel, JointModel
     from palm.predict.loading import load_model
-    from palm.pretrained import load_backbone
+    from palm.pretrained.loading import load_backbone
     from palm.report.inspection import inspect_directory
     from palm.report.page import write_report
     from palm.report.plot import plot
@@ -51,7 +51,7 @@ _HOMES = {
     "downloader": "palm.compat",
     "head": "palm.compat",
     "inspect_directory": "palm.report.inspection",
-    "load_backbone": "palm.pretrained",
+    "load_backbone": "palm.pretrained.loading",
     "load_model": "palm.predict.loading",
     "lr_sched": "palm.optimizer",
     "plot": "palm.report.plot",

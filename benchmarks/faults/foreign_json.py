@@ -31,8 +31,9 @@ import palm
 from palm.backbone import BERT, RoBERTa
 from palm.core.saved import save_tensors
 from palm.paradigm import Classify
-from palm.pretrained import from_ours, load_backbone, load_pretrain, pretrained_directory
 from palm.pretrained.directory import settings_of_directory
+from palm.pretrained.loading import load_backbone, load_pretrain, pretrained_directory
+from palm.pretrained.names import from_ours
 from palm.reader.tokenizer import load_tokenizer
 
 WORDS = [

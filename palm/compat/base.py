@@ -33,7 +33,7 @@ from palm.mixing import MIXINGS, MixRatio
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.optimizer.lr_sched import WarmupScheduler
 from palm.paradigm import Head
-from palm.pretrained import load_pretrain, pretrained_directory
+from palm.pretrained.loading import load_pretrain, pretrained_directory
 from palm.reader import Reader
 from palm.train.build import start
 from palm.train.callbacks import Callback, Event, Logged, Saved, callback_problems

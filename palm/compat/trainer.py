@@ -24,7 +24,7 @@ from palm.core.logging import logger
 from palm.core.saved import Tensors, TensorSpec
 from palm.paradigm import Head
 from palm.predict.inference import InferenceModel, JointModel
-from palm.pretrained import load_pretrain, pretrained_directory
+from palm.pretrained.loading import load_pretrain, pretrained_directory
 from palm.reader import Predictions, Reader, Record
 from palm.reader.cache import training_rows
 from palm.train.loop import Training

@@ -26,14 +26,8 @@ from palm.core.io import check_not_read, is_sealed, wrap_read_errors
 from palm.core.logging import display_of, logger, set_verbosity, show_on_console, shown_score
 from palm.predict.inference import InferenceModel, JointModel
 from palm.predict.loading import load_models
-from palm.pretrained import (
-    find_vocabulary,
-    load_pretrain,
-    pretrained_directory,
-    resolve_pooling,
-    vocabulary_differences,
-)
-from palm.pretrained.loading import settings_of_model
+from palm.pretrained.directory import find_vocabulary, vocabulary_differences
+from palm.pretrained.loading import load_pretrain, pretrained_directory, resolve_pooling, settings_of_model
 from palm.reader import Predictions
 from palm.reader.tables.files import is_data, missing_reason, sources_of
 from palm.train.build import build, open_data, schedule_for, start

@@ -31,8 +31,7 @@ from palm.export.sources import load_tokenizer, save_reader, save_tokenizer
 from palm.paradigm import HEADS, Embedding, SequenceLabel
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_models
-from palm.pretrained import Report, from_ours, pretrained_directory, read_directory
-from palm.pretrained.directory import ACTIVATION_CLASSES, POOLING_FILE, POOLING_MODES
+from palm.pretrained.directory import ACTIVATION_CLASSES, POOLING_FILE, POOLING_MODES, read_directory
 from palm.pretrained.families import (
     ABOVE,
     Family,
@@ -41,7 +40,16 @@ from palm.pretrained.families import (
     save_library_model,
     write_hugging_face,
 )
-from palm.pretrained.loading import PROBLEM_TYPES, HeadLayout, fill_backbone, layout_of_head, renamed
+from palm.pretrained.loading import (
+    PROBLEM_TYPES,
+    HeadLayout,
+    Report,
+    fill_backbone,
+    layout_of_head,
+    pretrained_directory,
+    renamed,
+)
+from palm.pretrained.names import from_ours
 from palm.reader import READERS
 from palm.reader.tokenizer import load_tokenizer as tokenizer_of
 from palm.train.model_card import CARD, label_names, model_card

@@ -72,7 +72,7 @@ def _exported(folder: Path) -> Facts | None:
         return None
     facts = {name: found[name] for name in found.keys() - {"format", "version", "palm_version", "to"}}
     if found["to"] == "hf":
-        from palm.pretrained import read_weights
+        from palm.pretrained.directory import read_weights
 
         facts["parameters"] = _parameters(read_weights(folder, headers=True))
     title = f"{found['format']} to {found['to']}, version {found['version']}"
@@ -151,8 +151,7 @@ def _run(folder: Path) -> Facts | None:
 
 
 def _pretrained(folder: Path) -> Facts:
-    from palm.pretrained import read_directory
-    from palm.pretrained.directory import read_config
+    from palm.pretrained.directory import read_config, read_directory
 
     directory = read_directory(folder, headers=True)
     config = read_config(directory.config_file)
@@ -200,7 +199,7 @@ def _component(saved: Mapping[str, Any]) -> Facts:
 def _parameters_by_part(folder: Path, heads: Mapping[str, str]) -> Facts:
     """Describe the parameters of the encoder and of every head; `heads` are prefixes of weights' names."""
     from palm.core.saved import weights_under
-    from palm.pretrained import read_weights
+    from palm.pretrained.directory import read_weights
 
     found = {
         name: value

@@ -37,7 +37,7 @@ from palm.core.saved import (
 )
 from palm.core.version import __version__
 from palm.paradigm import HEADS, Head
-from palm.pretrained import vocabulary_differences
+from palm.pretrained.directory import vocabulary_differences
 from palm.pretrained.peft import write_adapters
 from palm.reader import READERS, Reader
 from palm.reader.labels import Labels, moved_labels

@@ -14,7 +14,9 @@ from helpers.components import encoder_inputs
 from helpers.tiny import sizes
 from palm.backbone import RoBERTa
 from palm.core.errors import ConfigError, WiringError
-from palm.pretrained import from_ours, load_backbone, load_pretrain, read_weights, to_ours
+from palm.pretrained.directory import read_weights
+from palm.pretrained.loading import load_backbone, load_pretrain
+from palm.pretrained.names import from_ours, to_ours
 
 transformers: Any = pytest.importorskip("transformers")
 

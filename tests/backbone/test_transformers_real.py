@@ -9,7 +9,7 @@ from torch import Tensor
 from helpers.shared import minilm
 from palm.backbone import BERT, Backbone
 from palm.backbone.transformers import Transformers
-from palm.pretrained import load_backbone, load_pretrain
+from palm.pretrained.loading import load_backbone, load_pretrain
 
 pytest.importorskip("transformers", minversion="5.9")
 

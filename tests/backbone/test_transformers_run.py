@@ -23,8 +23,8 @@ from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, PalmError
 from palm.export.onnx_model import to_onnx
 from palm.paradigm import MaskLM
-from palm.pretrained import load_backbone
 from palm.pretrained.directory import BACKBONE_OF
+from palm.pretrained.loading import load_backbone
 
 transformers = pytest.importorskip("transformers", minversion="5.9")
 
@@ -291,7 +291,7 @@ def test_a_head_beside_the_encoder_is_loaded(
     family: str, model: str, paradigm: str, names: dict[str, str], tmp_path: Path
 ) -> None:
     from palm.paradigm import HEADS
-    from palm.pretrained import load_pretrain
+    from palm.pretrained.loading import load_pretrain
 
     directory = model_directory(tmp_path, family, f"For{model}", num_labels=2)
     original = getattr(transformers, f"AutoModelFor{model}").from_pretrained(directory)
@@ -315,7 +315,7 @@ def test_a_head_beside_the_encoder_is_loaded(
 
 def test_a_head_of_other_labels_is_left(tmp_path: Path) -> None:
     from palm.paradigm import Classify
-    from palm.pretrained import load_pretrain
+    from palm.pretrained.loading import load_pretrain
 
     labels = {"id2label": {0: "good", 1: "bad"}, "label2id": {"good": 0, "bad": 1}}
     directory = model_directory(tmp_path, "modernbert", "ForSequenceClassification", **labels)

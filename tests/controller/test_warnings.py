@@ -15,8 +15,8 @@ from helpers.messages import raises
 from palm.backbone import BERT, RoBERTa
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError
-from palm.pretrained import load_pretrain
 from palm.pretrained.families import write_hugging_face
+from palm.pretrained.loading import load_pretrain
 
 
 def warnings(caplog: pytest.LogCaptureFixture, config: dict[str, Any], reads_data: bool = False) -> list[str]:

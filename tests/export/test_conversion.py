@@ -19,8 +19,10 @@ from helpers.shared import minilm
 from helpers.tiny import sizes
 from palm.backbone import BERT, ELECTRA, ERNIE, Backbone, DistilBERT, RoBERTa
 from palm.cli import main
-from palm.pretrained import from_ours, load_backbone, read_weights, to_ours
+from palm.pretrained.directory import read_weights
 from palm.pretrained.families import config_of, family_of
+from palm.pretrained.loading import load_backbone
+from palm.pretrained.names import from_ours, to_ours
 
 SIZES = sizes(16, 2, 2, vocab_size=30, max_position_embeddings=12, initializer_range=0.2)
 BACKBONES: dict[str, Any] = {
@@ -53,7 +55,7 @@ def test_there_and_back_changes_no_bit(kind: str, tmp_path: Path) -> None:
     assert load_backbone(tmp_path / "theirs").settings == load_backbone(source).settings
     assert (tmp_path / "theirs" / "vocab.txt").read_bytes() == (source / "vocab.txt").read_bytes()
     assert (
-        palm.pretrained.read_directory(tmp_path / "theirs").vocab_path
+        palm.pretrained.directory.read_directory(tmp_path / "theirs").vocab_path
         == tmp_path / "theirs" / "tokenizer.json"
     )
 

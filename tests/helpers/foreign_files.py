@@ -10,7 +10,7 @@ from torch import Tensor
 
 from helpers import tiny
 from palm.backbone import BERT
-from palm.pretrained import from_ours
+from palm.pretrained.names import from_ours
 
 SIZES = tiny.sizes(4, 1, 2, vocab_size=6, max_position_embeddings=5, intermediate_size=3)
 

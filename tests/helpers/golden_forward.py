@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from helpers.shared import GOLDEN, RECORDED_0
 from palm.backbone import BERT, ERNIE, Backbone
 from palm.paradigm import MRC, Classify, Head, MaskLM, Match
-from palm.pretrained import to_ours
+from palm.pretrained.names import to_ours
 
 FOLDER = GOLDEN / "forward"
 CASES = [(backbone, lengths) for backbone in ("bert", "ernie") for lengths in ("full", "ragged")]

@@ -13,7 +13,7 @@ from safetensors.torch import save
 
 from helpers.file_server import FileServer
 from palm.backbone import Backbone
-from palm.pretrained import from_ours
+from palm.pretrained.names import from_ours
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

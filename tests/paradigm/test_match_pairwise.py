@@ -15,7 +15,7 @@ from helpers.reader_files import encoded, rng_of_row, write_text
 from helpers.shared import RECORDED_0, RECORDED_2, needs_shared
 from palm.backbone import ERNIE
 from palm.paradigm import Match
-from palm.pretrained import to_ours
+from palm.pretrained.names import to_ours
 from palm.reader import MatchReader
 
 LATER = RECORDED_2

@@ -25,7 +25,7 @@ from helpers.shared import RECORDED_2, needs_shared
 from palm.backbone import BERT, ERNIE
 from palm.core.errors import WiringError
 from palm.paradigm import MRC, Classify, Head, MaskLM, Match
-from palm.pretrained import to_ours
+from palm.pretrained.names import to_ours
 
 
 @pytest.mark.parametrize("kind_of_head", HEAD_KINDS)

@@ -20,7 +20,7 @@ from helpers.reader_files import write_text
 from helpers.shared import GOLDEN, RECORDED_2, minilm, needs_shared
 from palm.backbone import ERNIE, Backbone
 from palm.paradigm import SequenceLabel
-from palm.pretrained import to_ours
+from palm.pretrained.names import to_ours
 from palm.reader import SequenceLabelReader
 
 HEAD = {"ner.ner.fc_0.w_0": "out.weight", "ner.cls_out_b": "out.bias", "ner.crfw": "crf.weight"}

@@ -17,9 +17,8 @@ from helpers.subword_files import CORPUS, write_byte_level, write_unigram_json
 from palm import Controller, load_model
 from palm.backbone.transformers import Transformers
 from palm.core.errors import ConfigError, StorageError
-from palm.pretrained import load_backbone
 from palm.pretrained.directory import read_directory, settings_of_directory
-from palm.pretrained.loading import fill_backbone
+from palm.pretrained.loading import fill_backbone, load_backbone
 from palm.pretrained.names import Renamed
 
 transformers: Any = pytest.importorskip("transformers")

@@ -21,8 +21,9 @@ from helpers.foreign_files import SIZES, known, paddlenlp, write_variables
 from helpers.shared import GOLDEN, RECORDED_0, minilm, needs_shared
 from palm.backbone import BERT, ERNIE, RoBERTa
 from palm.core.errors import StorageError
-from palm.pretrained import from_ours, load_backbone, load_pretrain, read_directory, read_weights, to_ours
-from palm.pretrained.directory import settings_of_directory
+from palm.pretrained.directory import read_directory, read_weights, settings_of_directory
+from palm.pretrained.loading import load_backbone, load_pretrain
+from palm.pretrained.names import from_ours, to_ours
 
 RUN = RECORDED_0 / "formats" / "run"
 

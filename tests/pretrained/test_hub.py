@@ -23,7 +23,8 @@ from helpers.file_server import FileServer, file_server
 from palm import Controller
 from palm.backbone import BERT
 from palm.core.errors import ConfigError, StorageError
-from palm.pretrained import from_ours, pretrained_directory
+from palm.pretrained.loading import pretrained_directory
+from palm.pretrained.names import from_ours
 
 MODEL = "someone/tiny-bert"
 EXACT = f"{MODEL}@{hub.COMMIT}"

@@ -18,7 +18,8 @@ from helpers.reader_files import write_vocabulary
 from palm.backbone import BERT
 from palm.core.errors import DataError, StorageError
 from palm.paradigm import Classify
-from palm.pretrained import from_ours, load_backbone, load_pretrain
+from palm.pretrained.loading import load_backbone, load_pretrain
+from palm.pretrained.names import from_ours
 from palm.pretrained.peft import read_adapters
 from palm.reader.tokenizer import SPECIAL_TOKENS, load_tokenizer
 

@@ -26,7 +26,9 @@ from helpers.tiny import sizes
 from palm.backbone import BERT, ERNIE, Backbone
 from palm.compat.paddle_files import read_variables
 from palm.core.errors import ConfigError, PalmError, StorageError
-from palm.pretrained import from_ours, load_backbone, load_pretrain, read_weights, to_ours
+from palm.pretrained.directory import read_weights
+from palm.pretrained.loading import load_backbone, load_pretrain
+from palm.pretrained.names import from_ours, to_ours
 
 SENTENCES = [
     "Yes.",

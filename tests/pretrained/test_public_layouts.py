@@ -14,8 +14,8 @@ from helpers.messages import raises
 from helpers.public_layouts import LAYOUTS, without_prefixes
 from palm.backbone import DistilBERT
 from palm.core.errors import StorageError
-from palm.pretrained import load_backbone, load_pretrain, pretrained_directory
 from palm.pretrained.directory import settings_of_directory
+from palm.pretrained.loading import load_backbone, load_pretrain, pretrained_directory
 from palm.reader.tokenizer import Tokenizer, load_tokenizer
 
 transformers: Any = pytest.importorskip("transformers")

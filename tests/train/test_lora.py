@@ -17,7 +17,7 @@ from helpers.components import encoder_inputs
 from helpers.equal import differing
 from palm.backbone.low_rank import LowRank, new_adapters
 from palm.core.saved import load_tensors, save_tensors
-from palm.pretrained import from_ours
+from palm.pretrained.names import from_ours
 from palm.pretrained.peft import read_adapters, write_adapters
 from palm.report.inspection import inspect_directory
 from palm.train.callbacks import Evaluated

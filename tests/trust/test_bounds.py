@@ -26,7 +26,7 @@ from palm.config.files import read_json as read_backbone_json
 from palm.config.files import read_yaml
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError
 from palm.core.io import read_json
-from palm.pretrained import read_directory, read_weights
+from palm.pretrained.directory import read_directory, read_weights
 from palm.reader.labels import Labels
 from palm.reader.tables.files import SUFFIX, Selection, data_checksum
 from palm.reader.tables.reading import raw_rows, usable
@@ -260,7 +260,7 @@ def test_weights_of_an_odd_shape_are_an_error_with_their_place(tmp_path: Path) -
     with pytest.raises(StorageError, match=str(tmp_path)):
         read_directory(tmp_path)
     with pytest.raises(StorageError, match=str(tmp_path)):
-        palm.pretrained.load_pretrain(palm.backbone.BERT(**SIZES), tmp_path)
+        palm.pretrained.loading.load_pretrain(palm.backbone.BERT(**SIZES), tmp_path)
 
 
 # ---- Vocabularies ----

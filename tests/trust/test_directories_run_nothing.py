@@ -238,7 +238,7 @@ def test_files_stay_inside(folder: Path, path: str) -> None:
     saved.forge(saved.model(folder / "other"), "config.json", change)
     (folder / "other" / "model" / "link").symlink_to(folder / "vocab.txt")
     with pytest.raises(StorageError, match=r"is unsafe|is damaged"):
-        palm.pretrained.read_directory(folder / "other" / "model")
+        palm.pretrained.directory.read_directory(folder / "other" / "model")
 
 
 def test_a_model_in_the_cache_of_hugging_face_consists_of_links(folder: Path) -> None:
