@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +15,7 @@ from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.labels import Label, Labels, RealLabels, list_in
 from palm.reader.predictions import Record
-from palm.reader.rows import SEQUENCE_ATTR, Rows, grouped, padded, padded_batch, sequences_in
+from palm.reader.rows import SEQUENCE_ATTR, Rows, padded, padded_batch, sequences_in
 from palm.reader.table import TextExample, TextReader
 from palm.reader.tables.columns import TableRow, is_missing
 
@@ -54,11 +54,13 @@ class GroupReader(TextReader):
         super().__post_init__()
         self.outputs_attr = {**SEQUENCE_ATTR, "group_rows": GROUP_ROWS}
 
-    def sequences_of(self, example: GroupExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:  # noqa: ARG002
+    def sequences_of(self, example: GroupExample, with_targets: bool) -> list[tuple[str, str | None]]:  # noqa: ARG002
         """The text pair of each sequence; by default `text_a`, and `text_b` plus a text of the list."""
         start = "" if example.text_b is None else f"{example.text_b} "
-        for text in example.texts:
-            yield example.text_a, start + text
+        return [(example.text_a, start + text) for text in example.texts]
+
+    def is_grouped(self, examples: Sequence[GroupExample], with_targets: bool) -> bool:  # noqa: ARG002
+        return True
 
     def columns_of(self, with_targets: bool) -> tuple[str, ...]:
         names = super().columns_of(with_targets)
@@ -83,20 +85,6 @@ class GroupReader(TextReader):
         texts = {name: cell for name, cell in row.cells.items() if name != self.list_column}
         plain = super()._example(TableRow(texts, row.place), label)
         return GroupExample(plain.text_a, plain.text_b, plain.label, plain.place, self.texts_of(row))
-
-    def encode(self, examples: Sequence[TextExample], with_targets: bool) -> Rows:
-        sequences = []
-        counts = []
-        for example in examples:
-            assert isinstance(example, GroupExample)
-            found = list(self.sequences_of(example, with_targets))
-            sequences += [TextExample(one, other, None, example.place) for one, other in found]
-            counts.append(len(found))
-        rows = grouped(super().encode(sequences, with_targets=False), counts)
-        if with_targets and self.labels is not None:
-            labels = self.label_column([example.label for example in examples])
-            rows = Rows({**rows.columns, self.labels.target: labels})
-        return rows
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
         each, groups = sequences_in(rows, indices)
@@ -254,12 +242,9 @@ class EmbeddingReader(GroupReader):
         trained = ("text_b", *(self.list_columns or ())) if with_targets else ()
         return (*super().columns_of(with_targets), *trained)
 
-    def sequences_of(self, example: GroupExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:
-        yield example.text_a, None
-        if example.text_b is not None:
-            yield example.text_b, None
-        for negative in example.texts if with_targets else ():
-            yield negative, None
+    def sequences_of(self, example: GroupExample, with_targets: bool) -> list[tuple[str, str | None]]:
+        others = [] if example.text_b is None else [example.text_b]
+        return [(text, None) for text in (example.text_a, *others, *(example.texts if with_targets else ()))]
 
     def gold(self, example: TextExample) -> Record:
         return {"pair": (example.text_a, example.text_b)} if self.labels is None else super().gold(example)

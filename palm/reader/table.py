@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -114,25 +114,40 @@ class TextReader(TokenizingReader):
             return dict(zip(self.text_columns, text, strict=True))
         return text if isinstance(text, dict) else None
 
-    def encode(self, examples: Sequence[TextExample], with_targets: bool) -> Rows:
+    def sequences_of(self, example: Any, with_targets: bool) -> list[tuple[str, str | None]]:  # noqa: ARG002
+        """The text, or pair of texts, of each of an example's sequences; by default there is one."""
+        return [(example.text_a, example.text_b)]
+
+    def encode(self, examples: Sequence[Any], with_targets: bool) -> Rows:
+        sequences = [self.sequences_of(example, with_targets) for example in examples]
+        rows = self._encoded([pair for own in sequences for pair in own])
+        if self.is_grouped(examples, with_targets):
+            rows = grouped(rows, list(map(len, sequences)))
+        if with_targets and self.labels is not None:
+            rows.columns[self.labels.target] = self.label_column([_label(example) for example in examples])
+        return rows
+
+    def is_grouped(self, examples: Sequence[Any], with_targets: bool) -> bool:  # noqa: ARG002
+        """Check whether an example may have several sequences, which become one row; by default, not."""
+        return False
+
+    def _encoded(self, sequences: Sequence[tuple[str, str | None]]) -> Rows:
+        """One row for each text or pair of texts."""
         most = self.max_seq_len
-        firsts = self.tokenizer.encode([example.text_a for example in examples], most)
-        pairs = [k for k, example in enumerate(examples) if example.text_b is not None]
-        texts = self.tokenizer.encode([examples[k].text_b or "" for k in pairs], most)
-        seconds = dict(zip(pairs, texts, strict=True))
+        firsts = self.tokenizer.encode([first for first, _ in sequences], most)
+        given = {k: second for k, (_, second) in enumerate(sequences) if second is not None}
+        seconds = dict(zip(given, self.tokenizer.encode(list(given.values()), most), strict=True))
         rows = [self.tokenizer.sequence(first, seconds.get(k), most) for k, first in enumerate(firsts)]
         if self.facts is not None:
-            read = [example.text_a for example in examples] + [examples[k].text_b or "" for k in pairs]
-            self.facts.add_texts(self.tokenizer, read, [*firsts, *texts])
+            read = [*(first for first, _ in sequences), *given.values()]
+            self.facts.add_texts(self.tokenizer, read, [*firsts, *seconds.values()])
             num_cut = sum(is_cut for _, _, is_cut in rows)
-            self.facts.add_cut("rows", num_cut, len(examples), f"max_seq_len (now {most})")
+            self.facts.add_cut("rows", num_cut, len(rows), f"max_seq_len (now {most})")
         columns = {
             "token_ids": Column.ragged([ids for ids, _, _ in rows]),
             "first_segment": Column.scalar([first_segment for _, first_segment, _ in rows]),
-            "example": Column.scalar(range(len(examples))),
+            "example": Column.scalar(range(len(rows))),
         }
-        if with_targets and self.labels is not None:
-            columns[self.labels.target] = self.label_column([_label(example) for example in examples])
         return Rows(columns)
 
     def record(self, example: TextExample, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:
@@ -293,13 +308,13 @@ class MatchReader(TextReader):
             else:
                 yield example
 
-    def encode(self, examples: Sequence[Any], with_targets: bool) -> Rows:
+    def sequences_of(self, example: Any, with_targets: bool) -> list[tuple[str, str | None]]:
+        wrong = [(example.text_a, example.text_b_neg)] if isinstance(example, RankedExample) else []
+        return super().sequences_of(example, with_targets) + wrong
+
+    def is_grouped(self, examples: Sequence[Any], with_targets: bool) -> bool:
         # An evaluation scores the right and the wrong text of a pair by themselves.
-        is_ranked = isinstance(examples[0], RankedExample) if examples else self.is_pairwise
-        if not (with_targets and is_ranked):
-            return super().encode(examples, with_targets)
-        pairs = [replace(each, text_b=text) for each in examples for text in (each.text_b, each.text_b_neg)]
-        return grouped(super().encode(pairs, with_targets=False), [2] * len(examples))
+        return isinstance(examples[0], RankedExample) if examples else with_targets and self.is_pairwise
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
         if "sequence_lengths" not in rows:
