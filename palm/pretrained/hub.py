@@ -41,16 +41,14 @@ def fetch(model: str, folder: Path | None = None) -> Path:
     """
     name, _, revision = model.partition("@")
     try:
-        found = _fetch(name, revision, folder, [*FILES, *WEIGHTS[0]])
-        for files in WEIGHTS[1:]:
-            if not _has_weights(encoder_folder(found)):
-                found = _fetch(name, revision, folder, files)
+        for files in ([*FILES, *WEIGHTS[0]], *WEIGHTS[1:]):
+            found = _fetch(name, revision, folder, files)
+            if _has_weights(encoder_folder(found)):
+                return found
     except Exception as error:  # includes errors of the HTTP library, which depends on the version
         raise StorageError(f"{model}: {_explain(name, revision, error)}") from error
-    if not _has_weights(encoder_folder(found)):
-        expected = ", ".join(files[0] for files in WEIGHTS)
-        raise StorageError(f"{model}: it has no weights in a supported format ({expected})")
-    return found
+    expected = ", ".join(files[0] for files in WEIGHTS)
+    raise StorageError(f"{model}: it has no weights in a supported format ({expected})")
 
 
 def _fetch(name: str, revision: str, folder: Path | None, files: list[str]) -> Path:

@@ -139,33 +139,38 @@ _KINDS = {list: "a list", str: "a string", int: "a whole number", (str, int): "a
 def squad_rows(file: Path, on_header: OnHeader) -> Iterator[TableRow | DataError]:
     """The questions of a file with their contexts; the place of a question contains its id.
 
-    Articles, paragraphs and questions that are left out are errors.
+    A question without an id is an error in its place.
 
     Args:
         file: a file in SQuAD's format.
         on_header: called with the keys of the first question.
 
     Raises:
-        DataError: not JSON, or an error from `on_header`.
+        DataError: not JSON, an article or paragraph of another form, or an error from `on_header`.
     """
     is_first = True
-    for found in _questions(file):
-        if isinstance(found, TableRow):
+    for paragraph, place in _paragraphs(file):
+        for number, qa in enumerate(field_of(paragraph, "qas", list, place), start=1):
+            try:
+                name = field_of(qa, "id", (str, int), f"{place}, question {number}")
+            except DataError as error:
+                yield error
+                continue
+            cells = {**qa, "context": paragraph["context"]}
             if is_first:
-                on_header(list(found.cells), str(file), True)
-            is_first = False
-        yield found
+                on_header(list(cells), str(file), True)
+                is_first = False
+            yield TableRow(cells, f"{file}: question {str(name)!r}")
 
 
-def _questions(file: Path) -> Iterator[TableRow | DataError]:
+def _paragraphs(file: Path) -> Iterator[tuple[dict[str, Any], str]]:
+    """The paragraphs of all articles, each with its place."""
     for number, article in enumerate(field_of(_content(file), "data", list, str(file)), start=1):
-        for paragraph, place in _parts(article, "paragraphs", f"{file}: article {number}", ("context", str)):
-            for qa, _ in _parts(paragraph, "qas", place, ("id", (str, int))):
-                if isinstance(qa, DataError):
-                    yield qa
-                else:
-                    cells = {**qa, "context": paragraph["context"]}
-                    yield TableRow(cells, f"{file}: question {str(qa['id'])!r}")
+        place = f"{file}: article {number}"
+        for paragraph_number, paragraph in enumerate(field_of(article, "paragraphs", list, place), start=1):
+            inner = f"{place}, paragraph {paragraph_number}"
+            field_of(paragraph, "context", str, inner)
+            yield paragraph, inner
 
 
 def _content(file: Path) -> Any:
@@ -185,32 +190,12 @@ def _content(file: Path) -> Any:
     return content
 
 
-def _parts(
-    owner: Any, key: Literal["paragraphs", "qas"], place: str, needed: tuple[str, Kind]
-) -> Iterator[tuple[Any, str]]:
-    """The elements of a list that have the needed field, or else an error, each with its place."""
-    try:
-        parts = field_of(owner, key, list, place)
-    except DataError as error:
-        yield error, place
-        return
-    for number, part in enumerate(parts, start=1):
-        inner = f"{place}, {'paragraph' if key == 'paragraphs' else 'question'} {number}"
-        try:
-            field_of(part, *needed, inner)
-        except DataError as error:
-            part = error
-        yield part, inner
-
-
 def field_of(owner: Any, name: str, kind: Kind, place: str) -> Any:
     """The value of a field in a JSON object.
 
     Raises:
         DataError: no such field, or a value of another type.
     """
-    if isinstance(owner, DataError):
-        raise owner
     if not isinstance(owner, dict):
         raise DataError(f"{place}: expected an object with {name!r}, not {cut(repr(owner), 40)}")
     if name not in owner:
