@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections import Counter
@@ -238,10 +239,8 @@ def test_what_a_method_learned_is_json_and_comes_back() -> None:
     one, other = Uncertainty(), Uncertainty()
     for losses in ([1.0, 2.0], [0.5, 1.9]):
         one.observe(TASKS, losses)
-    other.load_state_dict(one.state_dict())
+    other.state = json.loads(json.dumps(one.state))
     assert other.of_losses(TASKS) == one.of_losses(TASKS) != [1.0, 1.0]
-    one.reset()
-    assert one.state_dict() == {}
 
 
 # In a run
