@@ -163,15 +163,6 @@ def evaluate(options: argparse.Namespace) -> None:
         cli.write_json(scores, indent=None)
 
 
-BOUNDS = {
-    "queue": "requests that may wait (default: 256); more get status 429",
-    "texts": "texts of a request (default: 64)",
-    "characters": "characters of a request (default: 100000)",
-    "batch_tokens": "tokens of a batch (default: 4096 on a GPU, 512 on a CPU)",
-}
-"""Bounds of a server -> the meanings of their options."""
-
-
 @cli.command(
     "serve",
     "answer HTTP requests with trained models",
@@ -181,7 +172,22 @@ BOUNDS = {
         cli.option("--port", type=int, default=8000, help="the port to listen at (default: 8000)"),
         cli.option("--workers", type=int, default=1, metavar="N", help="processes, each with all models"),
         cli.flag("--watch", "replace a model when a new one takes its place on disk"),
-        *(cli.option(f"--{name}", type=int, default=SUPPRESS, help=BOUNDS[name]) for name in BOUNDS),
+        cli.option(
+            "--queue",
+            type=int,
+            default=SUPPRESS,
+            help="requests that may wait (default: 256); more get status 429",
+        ),
+        cli.option("--texts", type=int, default=SUPPRESS, help="texts of a request (default: 64)"),
+        cli.option(
+            "--characters", type=int, default=SUPPRESS, help="characters of a request (default: 100000)"
+        ),
+        cli.option(
+            "--batch_tokens",
+            type=int,
+            default=SUPPRESS,
+            help="tokens of a batch (default: 4096 on a GPU, 512 on a CPU)",
+        ),
         cli.option("--seconds", type=float, default=SUPPRESS, help="time for an answer (default: 30)"),
         cli.flag("--log_texts", "write texts into the access log"),
         *cli.ENGINE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ __all__ = ["BALANCES", "Balance", "Uncertainty"]
 
 
 class Balance(Component, ABC):
-    """A balancing method. Everything it learns is in `state`, JSON-ready, for checkpoints; a run empties it.
+    """A balancing method. Everything it learns is in `state`, JSON-ready, for checkpoints.
 
     Attributes:
         state: name -> task -> values.
@@ -33,6 +34,18 @@ class Balance(Component, ABC):
     def table(self, name: str) -> dict[str, Any]:
         """Return the part of the state with this name, created if necessary."""
         return self.state.setdefault(name, {})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, JSON-ready."""
+        return copy.deepcopy(self.state)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state that `state_dict` returned."""
+        self.state = copy.deepcopy(state)
+
+    def reset(self) -> None:
+        """Clear the state at the start of a run."""
+        self.state = {}
 
 
 BALANCES: Registry[type[Balance]] = Registry("balancing method", Balance, "balance")

@@ -225,7 +225,7 @@ def start(
     """
     settings = run.settings
     if parts.balance is not None:
-        parts.balance.state = {}
+        parts.balance.reset()
     # Encoders that compute padding compute less of it if the rows of a batch have similar lengths.
     if parts.backbone.wants_even_lengths:
         for task in tasks:

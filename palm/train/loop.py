@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -388,7 +387,7 @@ class Training:
             "task_steps": {task.name: task.step for task in self.tasks},
             "expected_steps": {task.name: task.expected_steps for task in self.tasks},
             "stopped_at": {task.name: task.stopped_at for task in self.tasks},
-            **({} if self.parts.balance is None else {"balance": copy.deepcopy(self.parts.balance.state)}),
+            **({} if self.parts.balance is None else {"balance": self.parts.balance.state_dict()}),
             **({} if self.ema is None else {"averaged_steps": self.ema.num_updates}),
             "attached": {name: thing.state_dict() for name, thing in self._attached.items()},
         }
@@ -400,7 +399,7 @@ class Training:
             task.step = state["task_steps"][task.name]
         self.step = state["step"]
         if self.parts.balance is not None:
-            self.parts.balance.state = copy.deepcopy(state["balance"])
+            self.parts.balance.load_state_dict(state["balance"])
         self.rows = state["rows"]
         self.tokens = state["tokens"]
         # Objects that are attached after loading get their state from here.

@@ -65,12 +65,9 @@ def inputs_of(names: Any) -> dict[str, Tensor]:
     torch.manual_seed(4)
     lengths = torch.tensor([7, 4, 1])
     mask = torch.arange(7) < lengths[:, None]
-    inputs = encoder_inputs(
-        torch.randint(5, 50, mask.shape),
-        mask,
-        segment_ids=(torch.arange(7) > 2).long().repeat(3, 1),
-        task_ids=torch.full(mask.shape, 2),
-    )
+    segments = (torch.arange(7) > 2).long().repeat(3, 1)
+    ids, tasks = torch.randint(5, 50, mask.shape), torch.full(mask.shape, 2)
+    inputs = encoder_inputs(ids, mask, segment_ids=segments, task_ids=tasks)
     inputs["token_ids"][~mask] = 1  # the padding of RoBERTa, which reads positions from it
     return {name: value for name, value in inputs.items() if name in names}
 

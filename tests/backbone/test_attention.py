@@ -52,13 +52,8 @@ def test_dropout_in_a_group_drops_single_weights_of_single_heads() -> None:
 def test_a_window_cuts_long_sequences_and_compares_only_what_is_near() -> None:
     groups = layout_of(case((150, 3, 2), window=1)[3], 2).groups
 
-    assert [group.shape for group in groups] == [
-        (2, 64, 96),
-        (2, 64, 96),
-        (2, 22, 32),
-        (2, 3, 32),
-        (2, 2, 32),
-    ]
+    expected = [(2, 64, 96), (2, 64, 96), (2, 22, 32), (2, 3, 32), (2, 2, 32)]
+    assert [group.shape for group in groups] == expected
     bias = groups[3].bias
     assert bias is not None
     assert (bias[0, 0, :, :4] == 0).int().tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0]]

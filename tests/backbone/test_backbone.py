@@ -64,19 +64,6 @@ def test_padding_that_is_left_in_place_changes_nothing_at_real_tokens(kind: str)
     torch.testing.assert_close(alone, packed["sentence_embedding"], atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("cls", [BERT, ERNIE])
-def test_a_row_gives_the_same_alone_and_padded_among_others(cls: type[Backbone]) -> None:
-    backbone, inputs = tiny(cls), batch(seq=9)
-    together = backbone(inputs)
-    for row, length in enumerate(LENGTHS):
-        alone = backbone({name: value[row : row + 1, :length] for name, value in inputs.items()})
-        for name in ("word_embedding", "encoder_outputs"):
-            torch.testing.assert_close(together[name][row, :length], alone[name][0], atol=2e-6, rtol=0)
-        torch.testing.assert_close(
-            together["sentence_embedding"][row], alone["sentence_embedding"][0], atol=2e-6, rtol=0
-        )
-
-
 @pytest.mark.parametrize("wanted", [["encoder_outputs"], ["sentence_embedding"]])
 @pytest.mark.parametrize("training", [True, False])
 def test_spare_tokens_change_neither_outputs_nor_gradients(wanted: list[str], training: bool) -> None:

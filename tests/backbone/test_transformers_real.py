@@ -30,12 +30,8 @@ def batch() -> dict[str, Tensor]:
     mask = torch.arange(31) < lengths
     ids = torch.randint(1000, 20000, mask.shape, generator=generator) * mask
     segments = (torch.arange(31) * 2 > lengths).long() * mask
-    return {
-        "token_ids": ids,
-        "segment_ids": segments,
-        "position_ids": torch.arange(31).expand_as(ids) * mask,
-        "input_mask": mask,
-    }
+    positions = torch.arange(31).expand_as(ids) * mask
+    return {"token_ids": ids, "segment_ids": segments, "position_ids": positions, "input_mask": mask}
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])

@@ -235,15 +235,8 @@ def test_pooling_of_the_directory_is_saved_with_the_model(family: str, tmp_path:
         "pooling_mode_mean_tokens": True,
     }
     (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling), encoding="utf-8")
-    given = run_of(
-        tmp_path,
-        directory,
-        "cls",
-        pooling="model",
-        save_every_n_steps=1,
-        warmup_proportion=0,
-        lr_scheduler="constant",
-    )
+    rate = {"warmup_proportion": 0, "lr_scheduler": "constant"}
+    given = run_of(tmp_path, directory, "cls", pooling="model", save_every_n_steps=1, **rate)
     Controller({**given, "max_steps": 1}, argv=[]).train()
     assert Controller({**given, "max_steps": 2}, argv=["--resume", "auto"]).train().steps == {"cls": 2}
     backbone = palm.load_model(tmp_path / "out" / "cls" / "infer_model").backbone

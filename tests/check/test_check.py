@@ -65,20 +65,12 @@ def codes(found: TaskData) -> list[tuple[str, str]]:
 def test_nothing_is_found_in_clean_data(tmp_path: Path) -> None:
     found = data(tmp_path, rows(0, 160), rows(160, 200))
     assert found.problems == []
-    assert [(file.role, file.counts.examples, file.repeated) for file in found.files] == [
-        ("train", 160, 0),
-        ("dev", 40, 0),
-    ]
+    expected = [("train", 160, 0), ("dev", 40, 0)]
+    assert [(file.role, file.counts.examples, file.repeated) for file in found.files] == expected
     assert found.files[0].counts.labels == {str(k): 40 for k in range(4)}
     assert found.files[0].first_row == "train.tsv:2 [CLS] anna has the red door of anna [SEP] | label: 0"
-    assert found.files[0].counts.summary()["tokens"] == {
-        "least": 9,
-        "median": 9,
-        "95 %": 9,
-        "99 %": 9,
-        "most": 9,
-        "mean": 9.0,
-    }
+    tokens = dict.fromkeys(("least", "median", "95 %", "99 %", "most", "mean"), 9)
+    assert found.files[0].counts.summary()["tokens"] == tokens
 
 
 def leak(train: list[tuple[str, str]], dev: list[tuple[str, str]]) -> None:

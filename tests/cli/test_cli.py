@@ -105,10 +105,8 @@ def test_tables_fit_a_terminal_and_are_as_wide_as_they_need_elsewhere(
     narrow = aligned(
         [["task", "saved at", "best score"], ["页面问答", "页面问答/best_model", "entity_f1 1.0000"]]
     )
-    assert [line.split() for line in narrow[1:]] == [
-        ["页面问答", "页面问答/best_model", "entity_f1"],
-        ["1.0000"],
-    ]
+    expected = [["页面问答", "页面问答/best_model", "entity_f1"], ["1.0000"]]
+    assert [line.split() for line in narrow[1:]] == expected
     assert narrow[0] == f"{'task':8}  {'saved at':19}  best score"
 
 

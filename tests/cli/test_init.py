@@ -278,11 +278,8 @@ def test_a_csv_of_tags_and_stars_becomes_tasks_whose_script_finishes(tmp_path: P
     found = {
         name: yaml.safe_load((project / f"{name}.yaml").read_text()) for name in ("tags", "stars", "price")
     }
-    assert {name: task["paradigm"] for name, task in found.items()} == {
-        "tags": "multi_label",
-        "stars": "ordinal",
-        "price": "regression",
-    }
+    expected = {"tags": "multi_label", "stars": "ordinal", "price": "regression"}
+    assert {name: task["paradigm"] for name, task in found.items()} == expected
     assert found["tags"]["label_map"] == {"door": 0, "roof": 1}
     assert found["stars"]["label_map"] == {"1": 0, "2": 1, "3": 2, "4": 3, "5": 4}
     assert "`data/`" not in (project / "README.md").read_text(encoding="utf-8")

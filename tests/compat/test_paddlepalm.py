@@ -32,10 +32,8 @@ assert of_2x.Controller is Controller
 
 def test_a_batch_is_cut_field_by_field() -> None:
     data = [[1, 2, 3, 4], "all", ["first", "second"]]
-    assert list(yield_pieces(data, ["split", "copy", "unstack"], 4, num_pieces=2)) == [
-        [[1, 2], "all", "first"],
-        [[3, 4], "all", "second"],
-    ]
+    expected = [[[1, 2], "all", "first"], [[3, 4], "all", "second"]]
+    assert list(yield_pieces(data, ["split", "copy", "unstack"], 4, num_pieces=2)) == expected
     assert list(yield_pieces([[1, 2, 3]], ["s"], 4, num_pieces=4)) == [[[1]], [[2]], [[3]]]
 
 
@@ -47,11 +45,8 @@ def test_what_cannot_be_divided_is_an_error() -> None:
 
 
 def test_groups_come_in_order_and_the_last_is_filled_up_to_predict() -> None:
-    assert list(data_feeder(range(5), group_size=2)) == [
-        ([0, 1], [True, True]),
-        ([2, 3], [True, True]),
-        ([4], [True]),
-    ]
+    expected = [([0, 1], [True, True]), ([2, 3], [True, True]), ([4], [True])]
+    assert list(data_feeder(range(5), group_size=2)) == expected
     assert list(data_feeder(range(5), phase="predict", group_size=4)) == [
         ([0, 1, 2, 3], [True] * 4),
         ([4, 4, 4, 4], [True, False, False, False]),

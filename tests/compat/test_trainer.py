@@ -79,23 +79,14 @@ def test_the_eight_steps_train_and_predict(folder: Path, caplog: pytest.LogCaptu
         with_prediction(trainer, folder)
         results = trainer.predict(output_dir=folder / "predict", print_steps=5)
     lines = [record.getMessage() for record in caplog.records]
-    assert [line.split(", loss")[0] for line in lines if line.startswith("step ")][:3] == [
-        "step 8/10 (epoch 0)",
-        "step 6/10 (epoch 1)",
-        "step 4/10 (epoch 2)",
-    ]
+    expected = ["step 8/10 (epoch 0)", "step 6/10 (epoch 1)", "step 4/10 (epoch 2)"]
+    assert [line.split(", loss")[0] for line in lines if line.startswith("step ")][:3] == expected
     assert "ok!" in lines
     assert f"checkpoint has been saved at {folder / 'outputs' / 'ckpt.step40'}" in lines
     assert sum(line.startswith("batch 10/10, speed: ") for line in lines) == 1
     assert lines[-1] == f"Predictions saved at {folder / 'predict' / 'predictions.json'}"
-    assert sorted(path.name for path in (folder / "outputs").iterdir()) == [
-        ".run.lock",
-        "ckpt.step100",
-        "ckpt.step40",
-        "ckpt.step80",
-        "history.jsonl",
-        "recipe.yaml",
-    ]
+    names = {path.name for path in (folder / "outputs").iterdir()}
+    assert names == {*(f"ckpt.step{k}" for k in (40, 80, 100)), ".run.lock", "history.jsonl", "recipe.yaml"}
 
     written = (folder / "predict" / "predictions.json").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in written] == list(results)
@@ -113,11 +104,8 @@ def test_a_loop_of_ones_own_makes_the_steps_of_train(folder: Path) -> None:
         outputs = own.train_one_step(batch)
         seen += 1
         assert list(outputs) == ["cls.loss"]
-        assert (outputs["cls.loss"].shape, own.cur_train_step, own.cur_train_epoch) == (
-            (1,),
-            seen,
-            (seen - 1) // 10,
-        )
+        assert (outputs["cls.loss"].shape, own.cur_train_step) == ((1,), seen)
+        assert own.cur_train_epoch == (seen - 1) // 10
     assert seen == 20
     assert differing(weights(own), weights(whole)) == []
 
@@ -140,22 +128,6 @@ def test_a_trainer_and_a_controller_of_the_same_settings_make_the_same_losses(
     trainer.forward.backbone.load_state_dict(training.model.backbone.state_dict())
     trainer.forward.head.load_state_dict(training.tasks[0].head.state_dict())
     assert losses(trainer, 20) == [step.loss.item() for step in training.steps()]
-
-
-def test_load_ckpt_continues_exactly(folder: Path) -> None:
-    averages = {"use_ema": True, "ema_decay": 0.9}
-    whole = trainer_of(folder, **averages)
-    uninterrupted = losses(whole, 20)
-
-    first = trainer_of(folder, **averages)
-    before = losses(first, 7)
-    first.save(folder / "ckpt")
-
-    second = trainer_of(folder, **averages)
-    second.load_ckpt(folder / "ckpt")
-    assert second.cur_train_step == 7
-    assert before + losses(second, 13) == uninterrupted
-    assert differing(weights(second), weights(whole)) == []
 
 
 def test_a_model_of_one_door_predicts_through_the_other(folder: Path) -> None:

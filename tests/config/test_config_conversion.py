@@ -184,7 +184,5 @@ def test_a_dataclass_has_the_settings_of_its_fields() -> None:
         tags: list[int] = field(default_factory=lambda: [1])
         name: str
 
-    assert list(settings_of(Settings).values()) == [
-        Parameter("tags", list[int], [1], "one per task."),
-        Parameter("name", str, REQUIRED, ""),
-    ]
+    expected = [Parameter("tags", list[int], [1], "one per task."), Parameter("name", str, REQUIRED, "")]
+    assert list(settings_of(Settings).values()) == expected

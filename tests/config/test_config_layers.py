@@ -107,21 +107,14 @@ def test_command_line_over_global_file_over_task_file_over_backbone(strongest: i
 
 def test_a_value_that_is_overruled_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "palm")
-    config = config_of(
-        "max_seq_len: 512",
-        "label: same",
-        argv=("--learning_rate", "1e-4", "--b.label", "other"),
-        a="max_seq_len: 384\nlabel: same",
-        b="max_seq_len: 512.0",
-    )
+    lines, argv = ("max_seq_len: 512", "label: same"), ("--learning_rate", "1e-4", "--b.label", "other")
+    config = config_of(*lines, argv=argv, a="max_seq_len: 384\nlabel: same", b="max_seq_len: 512.0")
     for _ in range(2):
         given(config, run)
         given(config, Reader, "a")
         given(config, Reader, "b")
-    assert [facts(record.getMessage()) for record in caplog.records] == [
-        "config.yaml:2 max_seq_len 512 384 1",
-        "--b.label 'other' 'same' 3",
-    ]
+    expected = ["config.yaml:2 max_seq_len 512 384 1", "--b.label 'other' 'same' 3"]
+    assert [facts(record.getMessage()) for record in caplog.records] == expected
     config.finish()
 
 

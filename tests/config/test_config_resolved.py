@@ -71,12 +71,8 @@ def test_it_is_printed_in_palms_layout(folder: Path) -> None:
     sections = printed(run.as_written()).split("\n\n")
     heads = [section.splitlines()[0] for section in sections]
     assert heads[0] == "------------------------ global configuration ------------------------"
-    assert [head.strip("- ") for head in heads] == [
-        "global configuration",
-        "cls configuration",
-        "match configuration",
-        "backbone configuration",
-    ]
+    expected = ["global configuration", "cls configuration", "match configuration", "backbone configuration"]
+    assert [head.strip("- ") for head in heads] == expected
     assert (
         f"max_seq_len              \t{run.tasks[0].reader.settings['max_seq_len']}"
         in sections[0].splitlines()

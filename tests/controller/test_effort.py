@@ -62,10 +62,7 @@ def test_wide_encoders_have_lower_rates(width: int | None, is_pretrained: bool, 
     [
         (RunFacts(300, 384, can_rest=True), "embeddings"),
         (RunFacts(301, 384, can_rest=True), None),
-        (
-            RunFacts(50, 64, can_rest=True),
-            None,
-        ),  # the encoder of a new project has all its words in its table
+        (RunFacts(50, 64, can_rest=True), None),  # a new project's encoder has all its words in its table
         (RunFacts(50, 384, is_pretrained=False, can_rest=True), None),
         (RunFacts(50, 384), None),  # a user's encoder may not define its layers
     ],

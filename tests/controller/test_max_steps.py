@@ -58,19 +58,10 @@ def test_a_run_continues_to_its_max_steps_and_not_to_others(folder: Path) -> Non
     config = tiny.config(folder, "cls", "match", max_steps=9, save_every_n_steps=4, lr_scheduler="linear")
     whole = Controller(config, argv=[]).train()
     losses = {line.step: line.loss for line in whole.history if isinstance(line, Logged)}
-    resumed = Controller(
-        {**config, "save_path": str(folder / "second"), "resume": str(folder / "out" / "step_4")}, argv=[]
-    ).train()
+    second = {"save_path": str(folder / "second"), "resume": str(folder / "out" / "step_4")}
+    resumed = Controller({**config, **second}, argv=[]).train()
     again = {line.step: line.loss for line in resumed.history if isinstance(line, Logged)}
     assert again.keys() >= {5}
     assert {step: losses[step] for step in again} == again
     with raises(StorageError, "num_train_steps: 9 ", " 11 "):
-        Controller(
-            {
-                **config,
-                "max_steps": 11,
-                "save_path": str(folder / "third"),
-                "resume": str(folder / "out" / "step_4"),
-            },
-            argv=[],
-        ).train()
+        Controller({**config, **second, "max_steps": 11, "save_path": str(folder / "third")}, argv=[]).train()

@@ -49,13 +49,8 @@ def test_a_staged_run_equals_the_same_runs_by_hand(folder: Path) -> None:
     by_hand = {name: folder / f"hand_{name}" for name in ("joint", "cls", "match")}
     Controller(config(folder, save_path=str(by_hand["joint"]), save_every_n_steps=20), argv=[]).train()
     start = {"start_from": str(by_hand["joint"] / "step_20")}
-    second = {
-        "learning_rate": 5e-4,
-        "num_epochs": 1.5,
-        "freeze": 1,
-        "save_path": str(by_hand["cls"]),
-        **start,
-    }
+    second = {"learning_rate": 5e-4, "num_epochs": 1.5, "freeze": 1, "save_path": str(by_hand["cls"])}
+    second |= start
     Controller(config(folder, "cls", **second), argv=[]).train()
     third = {"reset": ["match"], "save_path": str(by_hand["match"]), **start}
     Controller(config(folder, "match", **third), argv=[]).train()

@@ -194,12 +194,8 @@ def test_pairs_of_one_label_are_reported(folder: Path, caplog: pytest.LogCapture
         ("embedding", {"label_type": "real", "learning_strategy": "similarity"}),
     ):
         config = tiny.config(folder, "cls")
-        config["tasks"]["cls"] = {
-            "reader": kind,
-            "paradigm": kind,
-            "train_file": str(folder / "t.jsonl"),
-            **how,
-        }
+        task = {"reader": kind, "paradigm": kind, "train_file": str(folder / "t.jsonl")}
+        config["tasks"]["cls"] = task | how
         caplog.clear()
         (line,) = [each for each in warnings(caplog, config, reads_data=True) if "label 1" in each]
         assert "all 6 training rows" in line
@@ -239,10 +235,7 @@ def test_pairs_whose_number_or_negatives_are_not_used_are_reported(
     ("settings", "words"),
     [
         ({"early_stopping_patience": 2}, "early_stopping_patience needs"),
-        (
-            {"early_stopping_patience": 2, "eval_every_epoch": False, "cls.dev_file": "cls.tsv"},
-            "early_stopping_patience needs",
-        ),
+        ({"early_stopping_patience": 2, "eval_every_epoch": False, "cls.dev_file": "cls.tsv"}, "needs"),
     ],
 )
 def test_what_cannot_be_done_without_evaluation_is_refused(

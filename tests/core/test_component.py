@@ -98,10 +98,8 @@ class OwnBeam(Beam):
 
 def test_the_fields_of_a_dataclass_are_settings() -> None:
     found = settings_of(Beam)
-    assert {name: each.default for name, each in found.items()} == {
-        **{"watts": 9, "manual": None, "is_red": False},
-        "reach": inspect.Parameter.empty,
-    }
+    expected = {**{"watts": 9, "manual": None, "is_red": False}, "reach": inspect.Parameter.empty}
+    assert {name: each.default for name, each in found.items()} == expected
     assert list(found) == ["watts", "manual", "is_red", "reach"]
     assert (found["watts"].doc, found["reach"].annotation) == ("of its bulb.", float)
     beam = Beam(3, "a.txt", reach=1.0)  # type: ignore[arg-type]
@@ -116,10 +114,6 @@ def test_the_fields_of_a_dataclass_are_settings() -> None:
 def test_a_missing_setting_is_named_with_its_class(component: type[Component]) -> None:
     with pytest.raises(TypeError, match=rf"{component.__name__}\.__init__.*'watts'"):
         component(is_red=True)  # type: ignore[call-arg]
-
-
-def test_a_text_is_recorded_as_a_path_where_a_path_is_declared() -> None:
-    assert Lamp(3, "how/to.txt").settings["manual"] == Path("how/to.txt")  # type: ignore[arg-type]
 
 
 class Own(Component):

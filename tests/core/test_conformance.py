@@ -66,13 +66,8 @@ def test_its_settings_build_it_again_after_json(cls: type[Any]) -> None:
 def test_a_backbone_has_the_inputs_and_outputs_of_the_document(cls: type[Backbone]) -> None:
     backbone = small(cls)
     assert {"token_ids", "input_mask"} <= set(backbone.inputs_attr)
-    assert set(backbone.outputs_attr) == {
-        "word_embedding",
-        "embedding_table",
-        "encoder_outputs",
-        "sentence_embedding",
-        "sentence_pair_embedding",
-    }
+    words = {"word_embedding", "embedding_table", "encoder_outputs"}
+    assert set(backbone.outputs_attr) == words | {"sentence_embedding", "sentence_pair_embedding"}
 
 
 @every_backbone

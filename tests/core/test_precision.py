@@ -13,9 +13,8 @@ from torch import Tensor, nn
 import palm.compat as palm
 from helpers import tiny
 from helpers.components import small, tensors
-from palm.controller.controller import Controller
 from palm.core.device import choice_of_cpu, computing, resolved
-from palm.core.errors import ConfigError, StorageError
+from palm.core.errors import ConfigError
 from palm.core.saved import TensorSpec
 from palm.paradigm import HEADS
 from palm.train.loop import Training
@@ -63,13 +62,6 @@ def test_the_losses_in_bf16_follow_those_in_fp32(folder: Path) -> None:
     exact, rounded = (torch.tensor(losses(without_dropout(run), 40)) for run in runs)
     assert exact[-5:].mean() < exact[:5].mean() - 0.1
     assert 0 < (exact - rounded).abs().max() < 2e-3
-
-
-def test_a_checkpoint_of_another_precision_is_refused(folder: Path) -> None:
-    tiny.controller(folder, "cls", precision="bf16", save_every_n_steps=8).train()
-    other = tiny.config(folder, "cls", precision="fp32", resume=str(folder / "out" / "step_8"))
-    with pytest.raises(StorageError, match=r"precision: 'bf16' .*'fp32'"):
-        Controller(other, argv=[]).train()
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,8 @@ def test_a_grid_is_trained_once_and_its_best_is_a_configuration(
     assert sum("learning_rate = 1e-09 overrides" in line for line in caplog.messages) == 1
     folder = tmp_path / "out_sweep"
     found = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
-    assert [trial["values"] for trial in found["trials"]] == [
-        {"learning_rate": 1e-9, "cls.batch_size": 8},
-        {"learning_rate": 1e-2, "cls.batch_size": 8},
-    ]
+    expected = [{"learning_rate": 1e-9, "cls.batch_size": 8}, {"learning_rate": 1e-2, "cls.batch_size": 8}]
+    assert [trial["values"] for trial in found["trials"]] == expected
     last = capsys.readouterr().out.splitlines()[-1]
     assert found["best"] in last
     assert last.endswith(f"palm train {folder / 'best.yaml'}")

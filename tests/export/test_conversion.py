@@ -70,12 +70,8 @@ def test_transformers_computes_the_same(kind: str, tmp_path: Path) -> None:
     assert type(theirs).__name__ == f"{family_of(backbone).classes}Model"
     ids = torch.tensor([[2, 5, 6, 7, 3], [2, 6, 3, 0, 0]])
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
-    inputs = encoder_inputs(
-        ids,
-        mask.bool(),
-        segment_ids=torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 0, 0]]),
-        task_ids=torch.zeros_like(ids),
-    )
+    segments = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 0, 0]])
+    inputs = encoder_inputs(ids, mask.bool(), segment_ids=segments, task_ids=torch.zeros_like(ids))
     segments = {"token_type_ids": inputs["segment_ids"]} if "segment_ids" in backbone.inputs_attr else {}
     with torch.no_grad():
         expected = backbone(inputs)["encoder_outputs"]

@@ -42,13 +42,8 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def run_all_modes(folder: Path, kind: str) -> None:
     program = TESTS / "helpers" / "device_runs.py"
     environment = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, str(program), str(folder), str(folder / "seen.json"), kind],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
+    words = [sys.executable, str(program), str(folder), str(folder / "seen.json"), kind]
+    done = subprocess.run(words, env=environment, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

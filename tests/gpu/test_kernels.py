@@ -48,14 +48,9 @@ GPUS = pytest.param(
 def losses_of(folder: Path, device: str, ranks: int) -> list[float]:
     """Train on so many devices, 8 rows a step on all together, without dropout."""
     out = folder / f"out-{ranks}"
-    given = tiny.config(
-        folder,
-        *("cls", "mlm"),
-        **{"device": device, "num_devices": ranks, "batch_size": 8 // ranks, "save_path": str(out)},
-        dropout_prob=0.0,
-        max_steps=8,
-        print_every_n_steps=1,
-    )
+    devices = {"device": device, "num_devices": ranks, "batch_size": 8 // ranks, "save_path": str(out)}
+    steps = {"dropout_prob": 0.0, "max_steps": 8, "print_every_n_steps": 1}
+    given = tiny.config(folder, "cls", "mlm", **devices, **steps)
     file = folder / "config.yaml"
     file.write_text(json.dumps(given), encoding="utf-8")
     if ranks == 1:

@@ -41,13 +41,9 @@ def served(*folders: Path, api_key: str | None = None, **settings: Any) -> Itera
 @contextmanager
 def serving_process(*words: object, port: int, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """Run `palm serve` until it is ready; kill it if the block leaves it running."""
-    process = subprocess.Popen(
-        [*START, "serve", *map(str, words), "--port", str(port)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
+    command = [*START, "serve", *map(str, words), "--port", str(port)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **pipes, env={**os.environ, **environment})
     try:
         while not is_ready(port):
             assert process.poll() is None, process.communicate()

@@ -42,12 +42,8 @@ def write_byte_level_json(folder: Path, texts: list[str] = CORPUS) -> Path:
     tokenizer = Tokenizer(models.BPE.from_file(str(vocab), str(vocab.with_name("merges.txt"))))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.RobertaProcessing(
-        ("</s>", tokenizer.token_to_id("</s>")),
-        ("<s>", tokenizer.token_to_id("<s>")),
-        trim_offsets=True,
-        add_prefix_space=False,
-    )
+    sep, cls = (("</s>", tokenizer.token_to_id("</s>")), ("<s>", tokenizer.token_to_id("<s>")))
+    tokenizer.post_processor = processors.RobertaProcessing(sep, cls, add_prefix_space=False)
     tokenizer.add_special_tokens(SPECIAL)
     tokenizer.enable_truncation(max_length=8)
     tokenizer.enable_padding(pad_id=1, pad_token="<pad>")

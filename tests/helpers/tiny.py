@@ -103,14 +103,8 @@ def config(folder: Path, *tasks: str, with_dev: bool = False, **settings: Any) -
         with_dev: evaluate every task on the data that it is trained on.
     """
     tasks = tasks or ("cls", "match", "mlm", "mrc")
-    files = {
-        "cls": "cls.tsv",
-        "match": "match.tsv",
-        "mlm": "mlm.tsv",
-        "mrc": "mrc.json",
-        "span": "span.jsonl",
-        "relation": "span.jsonl",
-    }
+    files = {task: f"{task}.tsv" for task in ("cls", "match", "mlm")}
+    files |= {"mrc": "mrc.json", "span": "span.jsonl", "relation": "span.jsonl"}
     special: dict[str, dict[str, Any]] = {
         "cls": {"n_classes": 4},
         "span": {"label_map": SPANS},

@@ -34,12 +34,8 @@ def first_parameters(scale: float) -> dict[str, Tensor]:
 def tiny_model(scale: float = 1.0) -> nn.ModuleDict:
     first = first_parameters(scale)
     no_dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
-    model = nn.ModuleDict(
-        {
-            "backbone": BERT(32, 2, 4, 500, 64, **no_dropout, layer_norm_eps=1e-6),
-            "head": Classify(4, 32, dropout_prob=0.0),
-        }
-    )
+    encoder = BERT(32, 2, 4, 500, 64, **no_dropout, layer_norm_eps=1e-6)
+    model = nn.ModuleDict({"backbone": encoder, "head": Classify(4, 32, dropout_prob=0.0)})
     model["backbone"].load_state_dict(to_ours(first).weights)
     model["head"].load_state_dict({"out.weight": first["t/cls_out_w"].T, "out.bias": first["t/cls_out_b"]})
     return model

@@ -99,11 +99,8 @@ def test_every_query_of_a_retrieval_ranks_all_texts() -> None:
 
 
 def test_constant_answers_by_hand() -> None:
-    assert baseline("accuracy macro_f1 mcc ece", "label", 3, 3, 3, 7) == {
-        "accuracy": 0.75,
-        "macro_f1": pytest.approx(2 * 3 / (4 + 3) / 2),
-        "mcc": 0.0,
-    }
+    expected = {"accuracy": 0.75, "macro_f1": pytest.approx(2 * 3 / (4 + 3) / 2), "mcc": 0.0}
+    assert baseline("accuracy macro_f1 mcc ece", "label", 3, 3, 3, 7) == expected
     assert baseline("mse spearman", "value", 1.0, 2.0, 6.0) == {"mse": pytest.approx(14 / 3), "spearman": 0.0}
     # Label 0 alone has 2 * 5 / (7 + 9), both have 2 * 9 / (2 * 7 + 9): more, though no text has both but one.
     sets = [[0], [0], [0], [0], [1], [1], [1, 0]]

@@ -186,11 +186,8 @@ def test_entities_are_what_their_scheme_allows() -> None:
     # An I that nothing begins, and one of another kind.
     loose = {Entity("day", 5, 6), Entity("city", 7, 7), Entity("city", 9, 9)}
     assert {*entities(labels, "IOB1")} == {*strict, *loose}
-    assert entities(["S-a", "B-a", "I-a", "E-a", "I-a", "E-a", "S-a", "B-a", "O"]) == [
-        Entity("a", 0, 0),
-        Entity("a", 1, 3),
-        Entity("a", 6, 6),
-    ]
+    expected = [Entity("a", 0, 0), Entity("a", 1, 3), Entity("a", 6, 6)]
+    assert entities(["S-a", "B-a", "I-a", "E-a", "I-a", "E-a", "S-a", "B-a", "O"]) == expected
     assert entities([]) == entities(["O"]) == []
 
 

@@ -90,15 +90,9 @@ def test_workers_equal_ranks_bit_by_bit_also_after_one_is_killed(tmp_path: Path)
     (tmp_path / "ranks.yaml").write_text(
         yaml.safe_dump(config(tmp_path, "ranks", **settings)), encoding="utf-8"
     )
-    status, log = run_script(
-        Path(helpers.__file__).with_name("torchrun.py"),
-        tmp_path,
-        "--standalone",
-        "--nproc-per-node=2",
-        START[-1],
-        "train",
-        str(tmp_path / "ranks.yaml"),
-    )
+    launcher = Path(helpers.__file__).with_name("torchrun.py")
+    words = ("--standalone", "--nproc-per-node=2", START[-1], "train", str(tmp_path / "ranks.yaml"))
+    status, log = run_script(launcher, tmp_path, *words)
     assert status == 0, log
     thread = killed_in(tmp_path, "workers")
     result = palm.ray.train(config(tmp_path, "workers", **settings), workers=2)

@@ -78,13 +78,8 @@ def test_a_frozen_run_predicts(folder: Path) -> None:
 
 
 def test_parts_of_the_model_have_rates_of_their_own(folder: Path) -> None:
-    training = run(
-        folder,
-        *("cls", "match"),
-        learning_rate=1e-3,
-        backbone_learning_rate=1e-4,
-        **{"cls.head_learning_rate": 5e-3},
-    )
+    given = {"learning_rate": 1e-3, "backbone_learning_rate": 1e-4, "cls.head_learning_rate": 5e-3}
+    training = run(folder, "cls", "match", **given)
     found = rates(training)
     assert found["backbone.layers.1.ffn.inner.weight"] == 1e-4
     assert found["backbone.embeddings.word.weight"] == 1e-4
@@ -123,15 +118,8 @@ def test_a_lower_rate_of_the_head_is_that_of_a_run_with_two_optimizers(folder: P
     optimizer = torch.optim.AdamW(
         [{"params": body, "lr": 1e-3}, {"params": list(head), "lr": 1e-4}], weight_decay=0.0, fused=True
     )
-    by_hand = Training(
-        other.config,
-        parts=other.parts,
-        tasks=other.tasks,
-        schedule=other.schedule,
-        device=other.device,
-        model=other.model,
-        optimizer=optimizer,
-    )
+    same = {name: getattr(other, name) for name in ("parts", "tasks", "schedule", "device", "model")}
+    by_hand = Training(other.config, **same, optimizer=optimizer)
     assert [step.loss.item() for step in training.steps()] == [step.loss.item() for step in by_hand.steps()]
 
 
@@ -158,17 +146,16 @@ def test_tasks_that_share_a_head_have_one_rate_for_it(folder: Path) -> None:
         Controller(config, argv=[]).training()
 
 
-def test_a_checkpoint_of_other_groups_is_refused(folder: Path) -> None:
+def test_a_checkpoint_of_other_settings_is_refused(folder: Path) -> None:
     def controller(**settings: Any) -> Controller:
         return tiny.controller(folder, "cls", num_epochs=1, **settings)
 
     controller(save_every_n_steps=5).train()
     for settings, line in [
         ({"freeze": 1}, "freeze: None in the checkpoint, 1 in this run"),
-        (
-            {"lr_scheduler": "cosine"},
-            "lr_scheduler: 'linear_warmup_decay' in the checkpoint, 'cosine'",
-        ),
+        ({"lr_scheduler": "cosine"}, "lr_scheduler: 'linear_warmup_decay' in the checkpoint, 'cosine'"),
+        ({"precision": "bf16"}, "precision: 'fp32' in the checkpoint, 'bf16' in this run"),
+        ({"mixing": "round_robin"}, "mixing: 'mix_ratio' in the checkpoint, 'round_robin' in this run"),
         ({"optimizer": "lamb"}, "optimizer: 'adam' in the checkpoint, 'lamb' in this run"),
     ]:
         with raises(palm.StorageError, line):

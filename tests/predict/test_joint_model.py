@@ -39,14 +39,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, InferenceModel
         torch.manual_seed(0)
         encoder = BERT(**SIZES)
         torch.manual_seed(number)
-        made[task] = InferenceModel(
-            task,
-            READERS[reader](folder / "vocab.txt", 16, **of_reader),
-            encoder,
-            HEADS[head](hidden_size=WIDTH, **of_head),
-            batch_size=8,
-            precision="fp32",
-        )
+        parts = (READERS[reader](folder / "vocab.txt", 16, **of_reader), encoder)
+        layer = HEADS[head](hidden_size=WIDTH, **of_head)
+        made[task] = InferenceModel(task, *parts, layer, batch_size=8, precision="fp32")
     return made
 
 

@@ -197,14 +197,8 @@ def test_a_weights_file_alone_gives_its_directory(tmp_path: Path) -> None:
 def test_an_honest_encoder_of_the_library_loads_under_any_wrapper(tmp_path: Path, prefix: str) -> None:
     """Most of its values are word embeddings, and few of its names are those of BERT."""
     torch.manual_seed(0)
-    config = transformers.ModernBertConfig(
-        vocab_size=30522,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        pad_token_id=0,
-    )
+    given = tiny.sizes(64, 2, 2, vocab_size=30522, intermediate_size=96, pad_token_id=0)
+    config = transformers.ModernBertConfig(**given)
     model = transformers.ModernBertModel(config)
     model.save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")

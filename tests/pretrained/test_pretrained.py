@@ -364,11 +364,7 @@ class Evil:
     [
         ("model.safetensors", b"nothing", r"cannot read .*model\.safetensors"),
         ("pytorch_model.bin", b"nothing", r"cannot read .*pytorch_model\.bin"),
-        (
-            "pytorch_model.bin",
-            pickle.dumps(Evil(), protocol=2),
-            r"cannot read .*pytorch_model\.bin as a dictionary of tensors",
-        ),
+        ("pytorch_model.bin", pickle.dumps(Evil(), protocol=2), r"model\.bin as a dictionary of tensors"),
         ("model.safetensors.index.json", b"{}", r"index\.json.* 'weight_map'"),
         ("__palmmodel__", b"nothing", r"cannot read .*__palmmodel__"),
     ],
@@ -394,11 +390,7 @@ def test_a_path_that_does_not_exist_or_is_empty_is_named(tmp_path: Path) -> None
         ("{", StorageError, r"cannot read .*config\.json"),
         ("[]", StorageError, "JSON object"),
         ('{"model_type": "xlnet"}', StorageError, r"config\.json: .*'xlnet'.* distilbert"),
-        (
-            '{"position_embedding_type": "relative_key"}',
-            StorageError,
-            "position_embedding_type is 'relative_key'",
-        ),
+        ('{"position_embedding_type": "relative_key"}', StorageError, "_type is 'relative_key'"),
         ("{}", ConfigError, r"config\.json: hidden_size: .*BERT"),
     ],
 )

@@ -119,7 +119,7 @@ def test_the_settings_of_the_example_exist() -> None:
     assert {name for block in blocks for name in block} - SETTINGS == set()
 
 
-# The prose of README.md and docs/: short sentences.
+# The prose of README.md and docs/: short sentences, and a page begins with whom it serves.
 
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -148,6 +148,18 @@ def test_no_sentence_is_longer_than_35_words(page: Path) -> None:
     assert [each for each in sentences(text) if len(each.split()) > MOST_WORDS] == []
 
 
+CHINESE = sorted((ROOT / "docs" / "zh").glob("*.md"))
+GUIDES = [*DOCS, *CHINESE, ROOT / "docs/decisions/README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: f"{page.parent.name}/{page.name}")
+def test_a_page_begins_with_whom_it_serves(page: Path) -> None:
+    title, blank, first, *_ = page.read_text("utf-8").splitlines()
+    assert title.startswith("# ")
+    assert not blank
+    assert first.startswith(("For people ", "写给")), f"{page.name}: {first}"
+
+
 def test_the_documentation_is_a_book_and_no_library() -> None:
     assert len(DOCS) <= 30
     assert sum(len(page.read_text("utf-8").split()) for page in DOCS) <= 45_000
@@ -161,18 +173,8 @@ SITE = ROOT / "scripts" / "build_site.py"
 
 def test_the_site_has_every_page_and_no_dead_link(tmp_path: Path) -> None:
     pytest.importorskip("zensical", reason="needs the extra `docs`")
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(SITE),
-            "--output",
-            str(tmp_path / "site"),
-            "--url",
-            "https://host.example/palm/",
-        ],
-        capture_output=True,
-        text=True,
-    )
+    words = [str(SITE), "--output", str(tmp_path / "site"), "--url", "https://host.example/palm/"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]
     start = (tmp_path / "site" / "index.html").read_text("utf-8")
     pages = [page for page in (ROOT / "docs").rglob("*.md") if "decisions" not in page.parts]

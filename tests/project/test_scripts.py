@@ -32,12 +32,7 @@ def script() -> dict[str, Any]:
         ("1.2.0", OPEN, "v1.2.0", [("CHANGELOG.md", "1.2.0", "a date", "'unreleased'")]),
         ("1.2.0", DATED, "1.2.0", [("tag", "'v1.2.0'", "'1.2.0'")]),
         ("1.1.0", OPEN, None, [("CHANGELOG.md", "1.2.0", "1.1.0")]),
-        (
-            "1.2.0",
-            "## Unreleased\n",
-            None,
-            [("CHANGELOG.md", "'## <version> (unreleased)'", "'## Unreleased'")],
-        ),
+        ("1.2.0", "## Unreleased\n", None, [("CHANGELOG.md", "'## <version> (unreleased)'")]),
     ],
 )
 def test_version_changelog_and_tag_agree(

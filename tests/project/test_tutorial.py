@@ -87,14 +87,8 @@ def follow(page: Path, tmp_path: Path, left_out: tuple[str, ...]) -> None:
     (programs / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
     for program in programs.iterdir():
         program.chmod(0o755)
-    environment = {
-        **os.environ,
-        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-        "PALM": str(ROOT),
-        "PYTHONPATH": str(ROOT),
-        "COLUMNS": "200",
-        "OMP_NUM_THREADS": "1",
-    }
+    environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "200"}
+    environment |= {"PALM": str(ROOT), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     folder = tmp_path
     server: subprocess.Popen[str] | None = None
     port = free_port()
@@ -108,14 +102,9 @@ def follow(page: Path, tmp_path: Path, left_out: tuple[str, ...]) -> None:
                 server = subprocess.Popen(["sh", "-c", f"exec {command}"], cwd=folder, env=environment)
                 wait_for(port, lambda server=server: server.poll() is None)
                 continue
-            done = subprocess.run(
-                ["bash", "-c", f"set -e; {command}\npwd > {tmp_path}/cwd"],
-                cwd=folder,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+            words = ["bash", "-c", f"set -e; {command}\npwd > {tmp_path}/cwd"]
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            done = subprocess.run(words, cwd=folder, env=environment, **pipes, text=True)
             assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}"
             folder = Path((tmp_path / "cwd").read_text("utf-8").strip())
             compare(command, shown, done.stdout)

@@ -111,10 +111,8 @@ def test_an_empty_question_has_an_empty_answer(tmp_path: Path) -> None:
     examples = list(reader.read(path, with_targets=False))
     rows = reader.encode_usable(examples, with_targets=False)
     records = list(reader.records(examples, rows, [{"spans": []}], 0))
-    assert [(record["id"], record["text"], "error" in record) for record in records] == [
-        ("a", "", True),
-        ("b", "", False),
-    ]
+    expected = [("a", "", True), ("b", "", False)]
+    assert [(record["id"], record["text"], "error" in record) for record in records] == expected
 
 
 @pytest.mark.parametrize("target", ["out", "out.csv"])

@@ -47,12 +47,7 @@ CASES: list[tuple[type[Reader], dict[str, Any], list[str], int, list[Problem]]] 
         {"n_classes": 2},
         ["label\ttext_a", "1\tred", "2\tred", "0\tred\tdoor", "0\t ", "", "0\tblue"],
         2,
-        [
-            (3, "'2'", "from 0 to 1"),
-            (4, "3 columns", "red\\tdoor"),
-            (5, "text_a", "empty"),
-            (6, "blank", "2"),
-        ],
+        [(3, "'2'", "0 to 1"), (4, "3 columns", "red\\tdoor"), (5, "text_a", "empty"), (6, "blank", "2")],
     ),
     (
         MatchReader,
@@ -68,13 +63,7 @@ CASES: list[tuple[type[Reader], dict[str, Any], list[str], int, list[Problem]]] 
         1,
         [(3, "1 label for 2 words", "'red door'"), (4, "'X'", "O, B")],
     ),
-    (
-        MaskLMReader,
-        {},
-        ["text_a", "red door", "\x01", "\x02"],
-        1,
-        [(3, "'\\x01'", "word"), (4, "'\\x02'", "word")],
-    ),
+    (MaskLMReader, {}, ["text_a", "red door", "\x01", "\x02"], 1, [(3, "'\\x01'"), (4, "'\\x02'")]),
 ]
 
 

@@ -32,11 +32,8 @@ def test_windows_without_the_answer_point_to_cls_if_they_are_kept(tmp_path: Path
     reader = MRCReader(vocab, 20, 8, 4, do_lower_case=True, remove_noanswer=False)
     rows = encoded(reader, path, with_targets=True)
     batch = reader.collate(rows, range(len(rows)), rng_of_row)
-    held = encoded(
-        MRCReader(vocab, 20, 8, 4, do_lower_case=True),
-        write_squad(tmp_path, (CONTEXT, [asked("q1", "What is near the door?", ("old, near", 33))])),
-        True,
-    )
+    near = (CONTEXT, [asked("q1", "What is near the door?", ("old, near", 33))])
+    held = encoded(MRCReader(vocab, 20, 8, 4, do_lower_case=True), write_squad(tmp_path, near), True)
     starts = batch["start_positions"].tolist()
     assert sum(start > 0 for start in starts) == len(held) == 2
     assert [end > 0 for end in batch["end_positions"].tolist()] == [start > 0 for start in starts]

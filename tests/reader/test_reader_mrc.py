@@ -200,11 +200,8 @@ def test_answers_are_ranked_and_written_as_in_the_context(reader: MRCReader) -> 
     total = np.exp([0.0, -1.0, -4.0]).sum()
     assert record["id"] == "q"
     assert record["text"] == "boat"
-    assert [(x["text"], x["start_logit"], x["end_logit"]) for x in record["nbest"]] == [
-        ("boat", 3.0, 1.0),
-        ("OLD,red", 1.0, 2.0),
-        ("red", 0.0, 0.0),
-    ]
+    expected = [("boat", 3.0, 1.0), ("OLD,red", 1.0, 2.0), ("red", 0.0, 0.0)]
+    assert [(x["text"], x["start_logit"], x["end_logit"]) for x in record["nbest"]] == expected
     assert [x["probability"] for x in record["nbest"]] == pytest.approx(
         [1 / total, np.exp(-1) / total, np.exp(-4) / total]
     )
@@ -215,10 +212,8 @@ def test_equal_scores_keep_the_order_of_windows_and_equal_texts_count_once(reade
         reader, "the boat the boat a", {0: [(3, 3, 1.0, 1.0), (4, 4, 1.0, 1.0), (1, 1, 1.0, 0.5)]}
     )
 
-    assert [(x["text"], x["start_logit"], x["end_logit"]) for x in record["nbest"]] == [
-        ("boat", 1.0, 1.0),
-        ("a", 1.0, 1.0),
-    ]
+    expected = [("boat", 1.0, 1.0), ("a", 1.0, 1.0)]
+    assert [(x["text"], x["start_logit"], x["end_logit"]) for x in record["nbest"]] == expected
 
 
 def test_spans_outside_the_context_do_not_count(reader: MRCReader) -> None:
@@ -287,11 +282,8 @@ def test_records_come_in_the_order_of_the_questions(reader: MRCReader) -> None:
     first = int(rows["first_segment"][0])
     decoded = [{"spans": [(first, first, 0.0, 0.0)], "null_score": 0.0} for _ in range(len(rows))]
 
-    assert [(r["id"], r["text"]) for r in reader.records(examples, rows, decoded, 0)] == [
-        ("0", "red"),
-        ("1", "Anna"),
-        ("2", "old"),
-    ]
+    expected = [("0", "red"), ("1", "Anna"), ("2", "old")]
+    assert [(r["id"], r["text"]) for r in reader.records(examples, rows, decoded, 0)] == expected
 
 
 # ---- the file ----
@@ -317,10 +309,7 @@ def test_prediction_needs_no_answers(reader: MRCReader, tmp_path: Path) -> None:
         ('{"data": []}', r"squad.json: .*question \(data, paragraphs, qas\)"),
         ('{"data": [5]}', r"squad.json: article 1: expected .*'paragraphs', not 5"),
         ('{"data": [{"title": 1}]}', r"squad.json: article 1: no 'paragraphs'; found 'title'"),
-        (
-            '{"data": [{"paragraphs": [{"context": "a"}]}]}',
-            r"article 1, paragraph 1: no 'qas'; found 'context'",
-        ),
+        ('{"data": [{"paragraphs": [{"context": "a"}]}]}', r"paragraph 1: no 'qas'; found 'context'"),
         (
             '{"data": [{"paragraphs": [{"context": "a", "qas": [{"id": "x", "question": 5}]}]}]}',
             r"squad.json: question 'x': 'question' .*string, not 5",

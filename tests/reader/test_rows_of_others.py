@@ -118,11 +118,8 @@ def test_a_chinese_text_without_spaces_has_characters_or_is_refused(vocab: Path,
     with pytest.raises(DataError, match=r"text 0: .*no spaces.*for_cn"):
         list(SequenceLabelReader(vocab, 16, labels).parse([text]))
     reader = SequenceLabelReader(vocab, 16, labels, for_cn=True)
-    assert [each.words for each in reader.parse([text, list(text), "王伟 现在"])] == [
-        list(text),
-        list(text),
-        ["王伟", "现在"],
-    ]
+    expected = [list(text), list(text), ["王伟", "现在"]]
+    assert [each.words for each in reader.parse([text, list(text), "王伟 现在"])] == expected
     path = write_text(tmp_path, "rows.tsv", f"text_a\tlabel\n{text}\tB O O O O B O O O\n")
     [example] = reader.read(path, with_targets=True)
     assert example.labels == [1, 0, 0, 0, 0, 1, 0, 0, 0]

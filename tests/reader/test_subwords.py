@@ -165,10 +165,8 @@ def test_a_pair_has_two_separators_between_its_texts(vocabularies: dict[str, Pat
     reader = MatchReader(vocabularies["byte level"], 64)
     rows = reader.encode(list(reader.parse([("Anna owns", "the door")])), with_targets=False)
     tokens = reader.tokenizer.tokens(rows["token_ids"][0])
-    assert [k for k, token in enumerate(tokens) if token == "</s>"][:2] == [
-        int(rows["first_segment"][0]) - 2,
-        int(rows["first_segment"][0]) - 1,
-    ]
+    expected = [int(rows["first_segment"][0]) - 2, int(rows["first_segment"][0]) - 1]
+    assert [k for k, token in enumerate(tokens) if token == "</s>"][:2] == expected
     with pytest.raises(ConfigError, match=r"max_seq_len .*at least 6, not 5"):
         MatchReader(vocabularies["byte level"], 5)
 

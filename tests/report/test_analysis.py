@@ -44,13 +44,9 @@ def test_the_hardest_row_is_the_one_whose_label_got_the_least_probability(run: P
     dev = Path(read_run(run).setting("cls", "dev_file"))
     examples = list(model.reader.read_gold(dev))
     records = model.records(iter(examples))
-    losses = sorted(
-        (
-            -math.log(record["probs"][int(example.label)])
-            for record, example in zip(records, examples, strict=True)
-        ),
-        reverse=True,
-    )
+    pairs = zip(records, examples, strict=True)
+    probs = (record["probs"][int(example.label)] for record, example in pairs)
+    losses = sorted((-math.log(prob) for prob in probs), reverse=True)
     assert found.data["examples"] == len(losses) == 13
     assert [row.judged.error for row in found.hardest] == pytest.approx(losses, abs=1e-5)
     assert found.scores == model.evaluate(dev)
@@ -129,11 +125,8 @@ def test_dev_data_that_the_run_was_not_scored_on_is_reported(run: Path) -> None:
 
 
 def test_a_model_that_cannot_be_loaded_leaves_the_rest_of_the_page(run: Path) -> None:
-    forge(
-        run / "cls" / "best_model",
-        "config.json",
-        in_task(lambda own: {**own, "reader": {**own["reader"], "name": "elsewhere.Reader"}}),
-    )
+    other = in_task(lambda own: {**own, "reader": {**own["reader"], "name": "elsewhere.Reader"}})
+    forge(run / "cls" / "best_model", "config.json", other)
     found = analyses_of(read_run(run))
     assert str(found["cls"]).startswith("Nothing was predicted: ")
     assert "elsewhere.Reader" in str(found["cls"])
@@ -232,10 +225,8 @@ def test_an_answer_is_marked_in_its_context_and_what_is_found_of_it_is_right() -
     start = context.index("red door")
     example = SquadQuestion("q", "what", context, (Answer("red door", start),), "")
     judged = AnswerCounts().judge(example, {"text": "old red"}, {"answers": ["red door"]})
-    assert [tuple(mark[:3]) for mark in judged.marks] == [
-        (start - 4, start + 3, "extra"),
-        (start, start + 8, "missed"),
-    ]
+    expected = [(start - 4, start + 3, "extra"), (start, start + 8, "missed")]
+    assert [tuple(mark[:3]) for mark in judged.marks] == expected
     shown = [(part.text, part.kind) for part in parts_of(context, judged.marks)]
     assert shown[0] == shown[-1] == ("…", "")
     assert [each for each in shown if each[1]] == [("old ", "extra"), ("red", "right"), (" door", "missed")]

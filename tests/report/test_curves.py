@@ -56,11 +56,8 @@ def test_a_chart_has_the_points_of_its_curves_and_a_table_of_them() -> None:
         "loss", "loss", [Curve("a", [(1, 0.5), (3, 0.25)]), Curve("b", [(3, 7.0)]), Curve("c", [])]
     )
     (values,) = chart.spec["datasets"].values()
-    assert [(each["name"], each["x"], each["y"]) for each in values] == [
-        ("a", 1, 0.5),
-        ("a", 3, 0.25),
-        ("b", 3, 7.0),
-    ]
+    expected = [("a", 1, 0.5), ("a", 3, 0.25), ("b", 3, 7.0)]
+    assert [(each["name"], each["x"], each["y"]) for each in values] == expected
     assert (chart.head, chart.rows) == (["global step", "a", "b"], [[1, 0.5, None], [3, 0.25, 7.0]])
     assert line_chart("nothing", "x", [Curve("c", [])]).spec == {}
 
@@ -69,10 +66,8 @@ def test_seeds_have_the_colour_and_the_line_of_their_legend() -> None:
     seeds = [Curve("rate 1 (a)", [(0, 1.0)], "rate 1"), Curve("rate 1 (b)", [(0, 2.0)], "rate 1")]
     chart = line_chart("loss", "loss", [*seeds, Curve("rate 2", [(0, 3.0)], "rate 2")])
     scale = chart.spec["encoding"]["color"]["scale"]
-    assert dict(zip(scale["domain"], scale["range"], strict=True)) == {
-        "rate 1": "var(--c0)",
-        "rate 2": "var(--c1)",
-    }
+    expected = {"rate 1": "var(--c0)", "rate 2": "var(--c1)"}
+    assert dict(zip(scale["domain"], scale["range"], strict=True)) == expected
     assert dashes_of(chart) == {name: [1, 0] for name in ("rate 1 (a)", "rate 1 (b)", "rate 2")}
     dev = Curve("rate 2, dev", [(0, 3.0)], "rate 2", is_dashed=True)
     assert dashes_of(line_chart("loss", "loss", [*seeds, dev]))["rate 2, dev"] == DASHED
@@ -119,12 +114,8 @@ def test_scores_and_differences_of_all_tasks_have_one_scale() -> None:
     rows = [("a", 1.0, (-1.0, 3.0), [0.5, 1.5]), ("b", -40.0, (-60.0, -20.0), [-41.0, -39.0])]
     found = interval_chart("d", "points", rows, "seed", "")
     assert found.head[-2:] == ["seed 1", "seed 2"]
-    assert [layer["encoding"]["x"]["field"] for layer in found.spec["layer"]] == [
-        "x",
-        "low",
-        "value",
-        "other",
-    ]
+    expected = ["x", "low", "value", "other"]
+    assert [layer["encoding"]["x"]["field"] for layer in found.spec["layer"]] == expected
     assert found.spec["datasets"].keys() == {layer["data"]["name"] for layer in found.spec["layer"]}
     seeds = [values for values in found.spec["datasets"].values() if "other" in values[0]]
     assert [(each["name"], each["other"]) for each in seeds[0]] == [

@@ -168,10 +168,7 @@ def test_the_command_writes_the_page(run: Path, capsys: pytest.CaptureFixture[st
     ("arguments", "message"),
     [
         (["{run}/cls"], r"cls/history\.jsonl: No such file"),
-        (
-            ["{run}", "--no_predict", "--output", "{run}/no/page.html"],
-            r"cannot write .*page\.html: .*No such file",
-        ),
+        (["{run}", "--no_predict", "--output", "{run}/no/page.html"], r"page\.html: .*No such file"),
     ],
 )
 def test_what_cannot_be_read_or_written_is_named(
@@ -327,11 +324,8 @@ def test_a_task_is_one_sentence_beside_its_own_baseline(reported: Path) -> None:
     dev = Path(str(run.setting("cls", "dev_file"))).read_text("utf-8")
     gold = [line.split("\t")[0] for line in dev.splitlines()[1:]]
     score = found["cls"].score
-    assert (found["cls"].metric, score, found["cls"].rows.rows) == (
-        "accuracy",
-        best.scores["cls"]["accuracy"],
-        13,
-    )
+    assert (found["cls"].metric, found["cls"].rows.rows) == ("accuracy", 13)
+    assert score == best.scores["cls"]["accuracy"]
     assert found["cls"].baseline == max(map(gold.count, gold)) / 13
     low, high = found["cls"].interval
     assert (low, high) == pytest.approx(proportion(round(13 * score), 13))
@@ -377,21 +371,8 @@ def test_scores_have_as_many_digits_as_their_rows_bear() -> None:
     assert shown == ["0.81", "0.81", "0.813", "0.813", "0.8125", "0.8125", "0.8125"]
     assert [score_text(80.361, 16, "f1"), score_text(80.361, 1000, "f1")] == ["80.4", "80.36"]
     assert [score_text(0.00163, 20, "mse"), score_text(0.00163, 20, "mrr")] == ["0.0016", "0.00"]
-    assert [score_text(33.7219, 50), score_text(9.4e10, 50), score_text(-0.00001, 50), score_text(None)] == [
-        "33.7",
-        "9.4e+10",
-        "0.00",
-        "–",
-    ]
-
-
-def test_the_page_marks_the_main_metric_and_has_the_memory(reported: Path) -> None:
-    text = (reported / "report.html").read_text(encoding="utf-8")
-    history = read_history(reported)
-    assert text.count(">main metric</span>") == len({task for e in history.evaluations for task in e.scores})
-    assert re.search(r"[0-9.]+ GiB of memory of the process", text)
-    assert 'class="scroll" tabindex="0" role="region"' in text
-    assert 'title="cls"' in text
+    shown = [score_text(value, 50) for value in (33.7219, 9.4e10, -0.00001)]
+    assert [*shown, score_text(None)] == ["33.7", "9.4e+10", "0.00", "–"]
 
 
 def test_the_last_score_has_its_own_step(reported: Path) -> None:

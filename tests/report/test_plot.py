@@ -50,11 +50,8 @@ def test_the_points_of_a_chart_are_those_of_the_history(run: Path) -> None:
 
 def test_runs_are_named_by_the_settings_in_which_they_differ_and_seeds_have_one_colour(run: Path) -> None:
     others = [changed(run, "a", 1), changed(run, "b", 2), changed(run, "c", 1, learning_rate="0.5")]
-    assert [(each.name, each.group) for each in curves_by_title(*others)["cls: accuracy"]] == [
-        ("a: 0.003", "a: 0.003"),
-        ("b: 0.003", "a: 0.003"),
-        ("c: 0.5", "c: 0.5"),
-    ]
+    expected = [("a: 0.003", "a: 0.003"), ("b: 0.003", "a: 0.003"), ("c: 0.5", "c: 0.5")]
+    assert [(each.name, each.group) for each in curves_by_title(*others)["cls: accuracy"]] == expected
     assert [each.name for each in curves_by_title(*others[:2])["cls: accuracy"]] == ["a", "b"]
     assert len({each.group for each in curves_by_title(*others[:2])["cls: accuracy"]}) == 1
 

@@ -232,12 +232,6 @@ ours.logger.info("after")
 
 
 def test_a_program_that_configures_logging_gets_the_records() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", HOST],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    )
+    words, own = [sys.executable, "-c", HOST], environment()
+    done = subprocess.run(words, cwd=ROOT, env=own, capture_output=True, encoding="utf-8", check=True)
     assert (done.stdout, done.stderr) == ("host palm after\n", "before\n")

@@ -43,10 +43,8 @@ def test_every_form_of_choices_gives_the_same_sequences(vocab: Path, tmp_path: P
         reader.tokenizer.tokens(row[mask].tolist())
         for row, mask in zip(batch["token_ids"], batch["input_mask"], strict=True)
     ]
-    assert texts == [
-        ["[CLS]", "who", "[SEP]", "anna", "[SEP]"],
-        ["[CLS]", "who", "[SEP]", "the", "boat", "[SEP]"],
-    ]
+    expected = [["[CLS]", "who", "[SEP]", "anna", "[SEP]"], ["[CLS]", "who", "[SEP]", "the", "boat", "[SEP]"]]
+    assert texts == expected
     assert batch["segment_ids"].tolist() == [[0, 0, 0, 1, 1, 0], [0, 0, 0, 1, 1, 1]]
     assert (batch["group_rows"].tolist(), batch["label_ids"].tolist()) == ([[0, 1]], [1])
 
@@ -92,10 +90,8 @@ def test_negatives_only_train(vocab: Path, tmp_path: Path) -> None:
     batch = reader.collate(encoded(reader, path, with_targets=True), [0, 1], rng_of_row)
     assert batch["group_rows"].tolist() == [[0, 1, 2, 3], [4, 5, -1, -1]]
     assert [len(rows) for rows in (encoded(reader, path, False)["sequence_lengths"][0],)] == [2]
-    assert [truth["pair"] for truth in map(reader.gold, reader.read_gold(path))] == [
-        ("who", "anna"),
-        ("what", "boat"),
-    ]
+    expected = [("who", "anna"), ("what", "boat")]
+    assert [truth["pair"] for truth in map(reader.gold, reader.read_gold(path))] == expected
 
 
 def scored_features(head: Any, seed: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -228,13 +224,8 @@ def rows_of(task: str, number: int, seed: int) -> list[dict[str, Any]]:
         elif task == "ranking":
             rows.append({"text_a": text, "candidates": others, "label": [int(k == 0) for k in order]})
         else:
-            rows.append(
-                {
-                    "text_a": text,
-                    "text_b": f"a {colours[0]} {thing}",
-                    "negatives": [f"a {colours[1]} {thing}"],
-                }
-            )
+            both = {"text_a": text, "text_b": f"a {colours[0]} {thing}"}
+            rows.append(both | {"negatives": [f"a {colours[1]} {thing}"]})
     return rows
 
 

@@ -45,13 +45,8 @@ def test_a_run_shows_its_plan_its_logged_steps_and_its_end(undisturbed: tuple[Pa
     folder, result = undisturbed
     lines = timeless(folder / "out" / "history.jsonl")
     start, *_, end = lines
-    assert start["tasks"]["cls"] == {
-        "is_target": True,
-        "expected_steps": 20,
-        "steps_per_epoch": 10,
-        "rows": 40,
-        "mix_ratio": 1.0,
-    }
+    expected = {"is_target": True, "expected_steps": 20, "steps_per_epoch": 10, "rows": 40, "mix_ratio": 1.0}
+    assert start["tasks"]["cls"] == expected
     last = sum(result.steps.values())
     steps = [line for line in lines if line["event"] == "step"]
     assert [line["step"] for line in steps] == list(range(3, last + 1, 3))

@@ -16,7 +16,6 @@ import palm
 from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text
 from palm.core.errors import DataError
-from palm.core.saved import NO_LABEL
 from palm.paradigm import MultiLabel
 from palm.paradigm.multi_label import best_thresholds
 from palm.reader import MultiLabelReader
@@ -39,17 +38,6 @@ def test_every_form_of_labels_gives_the_same_sets(vocab: Path, tmp_path: Path, n
     batch = reader.collate(encoded(reader, path, with_targets=True), [1, 0], rng_of_row)
     assert batch["label_set"].tolist() == [[0, 0, 0], [1, 0, 1]]
     assert [truth["label_set"] for truth in map(reader.gold, reader.read_gold(path))] == [[0, 2], []]
-
-
-def test_the_loss_of_a_row_is_its_negative_log_likelihood() -> None:
-    logits = torch.tensor([[1.0, -2.0], [0.5, 3.0]])
-    labels = torch.tensor([[1.0, NO_LABEL], [0.0, 1.0]])
-    p = logits.sigmoid()
-    # Independent labels: the product of the known ones' probabilities.
-    rows = [p[0, 0].log(), ((1 - p[1, 0]) * p[1, 1]).log()]
-    head = MultiLabel(2, 4)
-    assert head.loss({"logits": logits}, {"label_set": labels}).item() == pytest.approx(-sum(rows).item() / 2)
-    assert head.num_terms({"label_set": labels}) == 2
 
 
 def test_unknown_labels_do_not_count(vocab: Path, tmp_path: Path) -> None:

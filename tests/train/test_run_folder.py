@@ -17,15 +17,8 @@ from palm.train.model_paths import name_problem
 
 
 def identity(**settings: Any) -> dict[str, Any]:
-    task = {
-        "batch_size": 4,
-        "gradient_accumulation_steps": 1,
-        "devices": 1,
-        "data": "d1",
-        "rows": 40,
-        "expected_steps": 20,
-        "paradigm": {"n_classes": 4},
-    }
+    counts = {"batch_size": 4, "gradient_accumulation_steps": 1, "devices": 1, "rows": 40}
+    task = {**counts, "data": "d1", "expected_steps": 20, "paradigm": {"n_classes": 4}}
     return {
         "num_epochs": 2,
         "optimizer": {"name": "adam", "settings": {"learning_rate": 0.001}},
@@ -49,13 +42,8 @@ def begun(
 
 def checkpoint(path: Path, step: int, run_id: str, **settings: Any) -> Path:
     with new_directory(path / f"step_{step}", overwrite=True) as part:
-        state = {
-            "format": "palm-checkpoint",
-            "version": VERSION,
-            "run_id": run_id,
-            "task_steps": {"cls": step},
-            "run": identity(**settings),
-        }
+        kind = {"format": "palm-checkpoint", "version": VERSION}
+        state = {**kind, "run_id": run_id, "task_steps": {"cls": step}, "run": identity(**settings)}
         write_json(part / "state.json", state)
         for name in NEEDED[1:]:
             (part / name).touch()

@@ -99,10 +99,8 @@ def test_a_task_is_among_those_of_a_step_as_often_as_its_share_says() -> None:
 
 def progress(*plans: tuple[int, bool], ratios: Sequence[float] = (1.0, 1.0, 1.0, 1.0)) -> list[TaskProgress]:
     return [
-        TaskProgress(
-            name=str(k), mix_ratio=ratio, rows=40, steps_per_epoch=10, is_target=target, expected_steps=steps
-        )
-        for k, ((steps, target), ratio) in enumerate(zip(plans, ratios, strict=False))
+        TaskProgress(name=str(k), mix_ratio=ratio, rows=40, steps_per_epoch=10, is_target=t, expected_steps=n)
+        for k, ((n, t), ratio) in enumerate(zip(plans, ratios, strict=False))
     ]
 
 

@@ -252,10 +252,8 @@ def test_the_report_distinguishes_missed_spans_from_wrong_ends_and_labels() -> N
     assert not judged.is_right
     assert dict(counts.kinds) == {"right": 1, "wrong label": 1, "missed": 2, "extra": 2}
     assert counts.confused() == [("y", "x", 1)]
-    assert {label: each[:2] for label, each in counts.label_scores().items()} == {
-        "x": [1 / 3, 1 / 2],
-        "y": [0, 0],
-    }
+    expected = {"x": [1 / 3, 1 / 2], "y": [0, 0]}
+    assert {label: each[:2] for label, each in counts.label_scores().items()} == expected
 
 
 def nested_rows(folder: Path, rows: int, seed: int) -> Path:

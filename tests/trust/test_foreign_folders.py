@@ -138,31 +138,27 @@ def test_the_users_own_argument_names_any_file(foreign: Path) -> None:
     (foreign / "report.html").unlink()
 
 
-@pytest.mark.parametrize("door", ["report", "plot", "diff"])
-@pytest.mark.parametrize("text", ["tasks: cls", "tasks: {cls: x}", "global: 3", "backbone: {a: 1}", "- 1"])
-def test_a_configuration_of_other_sections_is_an_error_of_palm_or_shows_less(
-    foreign: Path, door: str, text: str
-) -> None:
-    (foreign / "resolved_config.yaml").write_text(f"{text}\n", encoding="utf-8")
-    with suppress(palm.PalmError):
-        DOORS[door](foreign)
-
-
-@pytest.mark.parametrize("damage", [{"tasks": {}}, {"event": "unknown"}, {"tasks": {"other": {}}}])
-def test_a_history_whose_plan_lacks_its_tasks_is_shown(foreign: Path, damage: dict[str, object]) -> None:
-    history = foreign / "history.jsonl"
-    plan, *lines = map(json.loads, history.read_text(encoding="utf-8").splitlines())
-    history.write_text("".join(f"{json.dumps(line)}\n" for line in ({**plan, **damage}, *lines)))
-    for door in ("report", "plot", "diff"):
-        with suppress(palm.PalmError):
-            DOORS[door](foreign)
-
-
-@pytest.mark.parametrize("door", ["report", "plot", "diff"])
-def test_a_task_with_a_name_that_no_folder_can_have_is_an_error_of_palm(foreign: Path, door: str) -> None:
+def spoilt(foreign: Path, damage: str | dict[str, object]) -> None:
+    """Write another configuration, or other facts about the run into the first line of its history."""
+    if isinstance(damage, str):
+        (foreign / "resolved_config.yaml").write_text(f"{damage}\n", encoding="utf-8")
+        return
     history = foreign / "history.jsonl"
     plan, *lines = history.read_text(encoding="utf-8").splitlines(keepends=True)
-    history.write_text("".join([plan.replace('"cls"', f'"{"x" * 5000}"'), *lines]), encoding="utf-8")
+    history.write_text("".join([f"{json.dumps(json.loads(plan) | damage)}\n", *lines]), encoding="utf-8")
+
+
+SECTIONS = ["tasks: cls", "tasks: {cls: x}", "global: 3", "backbone: {a: 1}", "- 1"]
+TASK = {"is_target": True, "expected_steps": 2, "steps_per_epoch": 10, "rows": 40, "mix_ratio": 1.0}
+PLANS = [{"tasks": {}}, {"event": "unknown"}, {"tasks": {"other": {}}}, {"tasks": {"x" * 5000: TASK}}]
+
+
+@pytest.mark.parametrize("door", ["report", "plot", "diff"])
+@pytest.mark.parametrize("damage", [*SECTIONS, *PLANS], ids=lambda damage: str(damage)[:30])
+def test_odd_sections_and_plans_are_an_error_of_palm_or_show_less(
+    foreign: Path, door: str, damage: str | dict[str, object]
+) -> None:
+    spoilt(foreign, damage)
     with suppress(palm.PalmError):
         DOORS[door](foreign)
 
