@@ -273,6 +273,8 @@ def serve(settings: Settings, host: str, port: int, workers: int) -> None:
     problems = count_problems(workers=workers, **bounds)
     raise_any(problems + count_problems(least=0, batch_tokens=settings.batch_tokens))
     _check_address(host, port)
+    address = f"[{host}]" if ":" in host else host
+    logger.info("http://%s:%d answers when the models are loaded; Ctrl-C ends it", address, port)
     os.environ[SETTINGS] = json.dumps(vars(settings))
     with ExitStack() as files:
         if workers > 1:

@@ -54,6 +54,7 @@ def test_sigterm_under_load_loses_no_accepted_request_and_logs_no_text(run: Path
 
     assert process.returncode == 0
     assert "Traceback" not in errors
+    assert sum(url in line for line in errors.splitlines()) == 1  # where to go, once for all workers
     assert "secret" not in output + errors
     lines = [line for line in log_lines(output) if line["path"] == "/predict"]
     answers = [status for status in statuses if isinstance(status, int)]
