@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from palm.backbone import BACKBONES
-from palm.core.cache import Cache, explain_limits
+from palm.core.cache import explain_limits
 from palm.core.component import (
     choice_problems,
     count_problems,
@@ -103,7 +103,7 @@ def use_onnx(models: Sequence[InferenceModel], precision: str) -> None:
     for encoder in {id(model.backbone): model.backbone for model in models}.values():
         own = [model for model in models if model.backbone is encoder]
         tasks = {model.task: (model.reader, model.head) for model in own}
-        engine = OnnxEngine(encoder, tasks, precision, Cache.of_user())
+        engine = OnnxEngine(encoder, tasks, precision)
         for model in own:
             model.engine = engine
 

@@ -7,7 +7,6 @@ import importlib.metadata
 import inspect
 import json
 import logging
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,7 +24,7 @@ from palm.backbone import Backbone
 from palm.backbone.base import TokenEncoder
 from palm.backbone.packing import Padded
 from palm.core.cache import Cache
-from palm.core.errors import ConfigError, PalmError, StorageError
+from palm.core.errors import ConfigError, PalmError
 from palm.core.io import checksum, remove, wrap_write_errors
 from palm.core.layers import generator
 from palm.core.logging import logger
@@ -199,7 +198,6 @@ class OnnxEngine:
         tasks: task -> the reader of its batches, and its head.
         precision: 'fp32' (the same as 'auto'), or 'int8' for 8-bit weights and activations that are quantized
             to 8 bits per batch.
-        cache: stores the graph for later loads; None: it is made at every load.
 
     Attributes:
         about: a description of precision, version and device.
@@ -214,7 +212,6 @@ class OnnxEngine:
         backbone: Backbone,
         tasks: Mapping[str, tuple[Reader, Head]],
         precision: str,
-        cache: Cache | None,
     ) -> None:
         if precision not in PRECISIONS:
             raise ConfigError(
@@ -234,9 +231,10 @@ class OnnxEngine:
         self.about = f"{PRECISIONS[precision]} by onnxruntime {version} on cpu"
         # Eight rows of different lengths, so a graph with a wrong constant size computes another result.
         rows = random_batch(readers[0], num_rows=8)
-        with tempfile.TemporaryDirectory() as folder:
-            file = graph_file(self.graph, rows, PRECISIONS[precision], cache, Path(folder) / FILE)
-            self.session = session_of(file, torch.get_num_threads())
+        make = partial(_make, self.graph, rows, PRECISIONS[precision])
+        key = key_of_graph(self.graph, precision)
+        file = Cache.of_anyone().file(key, FILE, "an ONNX graph", make)
+        self.session = session_of(file, torch.get_num_threads())
 
     def shares(self, batch: Tensors, other: Tensors) -> bool:
         """Check whether the batches of two tasks have equal inputs of the graph, so one run computes both."""
@@ -252,30 +250,6 @@ class OnnxEngine:
         for (task, name), array in zip(names.values(), arrays, strict=True):
             found[task][name] = torch.from_numpy(array)
         return found
-
-
-def graph_file(graph: Graph, rows: Tensors, precision: str, cache: Cache | None, fallback: Path) -> Path:
-    """Return the file of a graph, from the cache or newly made.
-
-    Args:
-        graph: the graph, in evaluation mode.
-        rows: a batch on which it is compared with torch.
-        precision: fp32 or int8.
-        cache: the cache of graphs.
-        fallback: the file to write without a usable cache.
-
-    Raises:
-        PalmError: the graph cannot be exported, or its outputs differ from torch's.
-    """
-    if cache is not None:
-        try:
-            make = partial(_make, graph, rows, precision)
-            return cache.file(key_of_graph(graph, precision), FILE, "an ONNX graph", make)
-        except (OSError, StorageError) as error:
-            remedy = "it is made at every load; set PALM_DATA_CACHE to a writable folder"
-            logger.warning("cannot cache the ONNX graph in %s (%s): %s", cache.folder, error, remedy)
-    _make(graph, rows, precision, fallback)
-    return fallback
 
 
 def key_of_graph(graph: Graph, precision: str) -> str:

@@ -6,14 +6,14 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from palm.core.errors import StorageError
-from palm.core.io import parse_json, wrap_write_errors, write_text
+from palm.core.io import make_folder, parse_json, wrap_write_errors, write_text
 from palm.core.records import record_of
 from palm.core.version import __version__
 
@@ -359,7 +359,6 @@ class HistoryWriter:
     def __init__(self, training: Training, folder: Path | None) -> None:
         self.folder = folder
         self.events: list[Recorded] = []
-        self._file: IO[bytes] | None = None
         self._training = training
         if training.step > 0 and folder is not None and (folder / HISTORY_FILE).is_file():
             self.events = events_until(read_events(folder / HISTORY_FILE), training.step)
@@ -385,18 +384,13 @@ class HistoryWriter:
         ]
         if isinstance(event, Recorded) and not is_known:
             self._write(event)
-        if isinstance(event, Ended):
-            self.close()
 
     def _start(self, event: Started) -> None:
         self.events = self.events or [_plan(event.training)]
         if self.folder is not None:
-            path = self.folder / HISTORY_FILE
-            with wrap_write_errors(path):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                # Rewriting the file removes events that were written after the checkpoint.
-                write_events(path, self.events)
-                self._file = path.open("ab")
+            make_folder(self.folder)
+            # Rewriting the file removes events that were written after the checkpoint.
+            write_events(self.folder / HISTORY_FILE, self.events)
         # Add the checkpoint's event if the run was killed between saving it and writing the line.
         checkpoint = event.training.resumed_from
         if checkpoint is not None and self._is_inside(checkpoint):
@@ -420,23 +414,13 @@ class HistoryWriter:
 
     def _write(self, event: Recorded) -> None:
         self.events.append(event)
-        if self._file is None or self.folder is None:
+        if self.folder is None:
             return
+        path = self.folder / HISTORY_FILE
         # An error in writing the last line must not hide why the run ended, which may be a full disk.
-        has_ended = isinstance(event, Ended)
-        with (
-            suppress(StorageError) if has_ended else nullcontext(),
-            wrap_write_errors(self.folder / HISTORY_FILE),
-        ):
-            self._file.write(_line(event).encode())
-            self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            with suppress(OSError):  # a full disk has been reported already
-                self._file.close()
-            self._file = None
+        hidden = (StorageError,) if isinstance(event, Ended) else ()
+        with suppress(*hidden), wrap_write_errors(path), path.open("ab") as file:
+            file.write(_line(event).encode())
 
 
 def _plan(training: Training) -> Planned:
