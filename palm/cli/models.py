@@ -84,7 +84,7 @@ def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -
         *cli.OPTIONAL_CONFIG,
         cli.repeated("--task", "NAME", "a task to predict; may be repeated"),
         cli.option("--input", type=cli.path, help="the data file to predict"),
-        cli.output("the predictions: a folder, or a .jsonl, .csv or .parquet file"),
+        cli.output("the predictions: a folder, or a .jsonl or .csv file"),
         cli.flag("--resume", "continue the same prediction where it was interrupted"),
         cli.option("--shard", metavar="K/N", help="predict part K of N; merge/N puts all parts together"),
         *cli.SAVED_MODEL,

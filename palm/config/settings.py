@@ -172,7 +172,7 @@ class TaskSettings:
             default is those of the paradigm.
         pred_file: the data that `controller.pred` predicts.
         pred_output_path: the folder for predictions, `<save_path>/<task>` by default; or a file name ending
-            in `.jsonl`, `.csv` or `.parquet` to write a table.
+            in `.jsonl` or `.csv` to write a table.
         pred_batch_size: average number of rows per prediction step; `batch_size` by default, or 32.
         shuffle: draw a new order of the training rows for every epoch.
         seed: seed for the order of the task's rows and for masking; the run's `random_seed` by default.

@@ -103,7 +103,7 @@ class InferenceModel(TaskModel):
         Args:
             path: the data file.
             directory: the output folder, created if necessary; predictions appear there when they are
-                complete. A name that ends in `.jsonl`, `.csv` or `.parquet` writes a table instead, with the
+                complete. A name that ends in `.jsonl` or `.csv` writes a table instead, with the
                 columns of the input followed by those of the task.
             resume: continue a stopped prediction; the result is the same as without the stop.
             shard: 'K/N' predicts part K of N, for a job of several, and keeps it in the folder; 'merge/N'
@@ -327,7 +327,7 @@ class JointModel:
 
         Args:
             path: the data file, a table that every task reads.
-            table: a name that ends in `.jsonl`, `.csv` or `.parquet`.
+            table: a name that ends in `.jsonl` or `.csv`.
             resume: continue a stopped prediction.
             shard: None; parts are predicted into folders.
 

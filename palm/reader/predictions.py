@@ -17,7 +17,7 @@ import numpy as np
 from palm.core.errors import StorageError
 from palm.core.io import make_folder, wrap_read_errors, write_atomically
 from palm.reader.rows import BadRow
-from palm.reader.tables.reading import arrow_schemas, raw_rows, usable
+from palm.reader.tables.reading import raw_rows, usable
 
 if TYPE_CHECKING:
     from palm.reader.base import Reader
@@ -157,18 +157,17 @@ LEFT_OUT = ("index", "logits", "probs", "nbest", "start", "label_name", "label_n
 """Fields of a record that a table shows in another form, or not at all."""
 
 BATCH = 1024
-"""Rows in memory at a time; the first batch determines the types of columns."""
+"""Rows whose predictions determine the columns of a table."""
 
-MAX_DEPTH = 40
-"""Lists inside each other that libraries read from Parquet, which has two levels for each."""
-
-OTHER_FILES = (".json", ".tsv", ".txt", ".xlsx", ".xls", ".pdf", ".html", ".arrow", ".gz", ".zip")
+OTHER_FILES = (
+    *(".json", ".tsv", ".txt", ".xlsx", ".xls", ".pdf", ".html", ".parquet", ".arrow", ".gz", ".zip"),
+)
 """Suffixes of file names that are not meant as names of folders."""
 
 
 def is_table_name(path: Path) -> bool:
     """Check whether predictions under this name are a table rather than a folder of files."""
-    return path.suffix.lower() in (".jsonl", ".csv", ".parquet")
+    return path.suffix.lower() in (".jsonl", ".csv")
 
 
 def check_output_name(path: Path) -> None:
@@ -178,7 +177,7 @@ def check_output_name(path: Path) -> None:
         StorageError: the name has such a suffix.
     """
     if path.suffix.lower() in OTHER_FILES and not path.is_dir():
-        raise StorageError(f"{path}: expected a folder, or a name that ends in .jsonl, .csv or .parquet")
+        raise StorageError(f"{path}: expected a folder, or a name that ends in .jsonl or .csv")
 
 
 def task_cells(record: Mapping[str, Any]) -> Record:
@@ -221,8 +220,7 @@ def write_table(
     Raises:
         StorageError: the file cannot be written, or there are more rows or fewer than predictions.
     """
-    head = _typical(reader.rows_of(source))
-    names = list(dict.fromkeys(chain.from_iterable(head)))
+    names = list(dict.fromkeys(chain.from_iterable(reader.rows_of(source))))
     joined = _joined(reader.rows_of(source), records, names, path) if names else map(task_cells, records)
     make_folder(path.parent)
     if path.suffix.lower() == ".jsonl":
@@ -231,15 +229,10 @@ def write_table(
     if errors is None and names:
         is_bad = (isinstance(example, BadRow) for example in reader.read(source, with_targets=False))
         errors = ["error"] if any(is_bad) else []
-    samples = [*first, dict.fromkeys(errors or (), "")]  # the first such row may be a later one
-    columns = list(dict.fromkeys(chain(names, *samples)))
-    uniform = _uniform(chain(first, joined), columns, path)
+    # The first row with an error may be a later one.
+    columns = list(dict.fromkeys(chain(names, *first, errors or ())))
     with write_atomically(path) as file:
-        if path.suffix.lower() == ".csv":
-            count = _write_csv(file, uniform, columns)
-        else:
-            own = [name for name in columns if name not in names]
-            count = _write_parquet(file, uniform, [_only(head, names), _only(samples, own)], source)
+        count = _write_csv(file, _uniform(chain(first, joined), columns, path), columns)
     return SavedRecords(path, count, _rows_in)
 
 
@@ -270,22 +263,6 @@ def free_name(name: str, taken: Collection[str]) -> str:
     return name
 
 
-def _typical(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the first rows, and later ones with the first value of a column."""
-    found: list[Mapping[str, Any]] = []
-    seen: set[str] = set()
-    for row in rows:
-        new = {name for name, value in row.items() if value is not None} - seen
-        if new or len(found) < BATCH:
-            found.append(row)
-        seen |= new
-    return found
-
-
-def _only(rows: Iterable[Mapping[str, Any]], names: Collection[str]) -> list[Record]:
-    return [{name: row.get(name) for name in names} for row in rows]
-
-
 def _uniform(
     rows: Iterable[Mapping[str, Any]], columns: Sequence[str], path: Path
 ) -> Iterator[dict[str, Any]]:
@@ -307,35 +284,3 @@ def _write_csv(file: BinaryIO, rows: Iterable[Record], columns: Sequence[str]) -
 def _csv_cell(value: Any) -> Any:
     is_plain = not isinstance(value, (list, dict, bool))
     return value if is_plain else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _depth(types: Sequence[Any]) -> int:
-    depth = 0
-    while types := [each.field(k).type for each in types for k in range(each.num_fields)]:
-        depth += 1
-    return depth
-
-
-def _write_parquet(
-    file: BinaryIO, rows: Iterator[Record], samples: Sequence[list[Record]], source: Path
-) -> int:
-    """Write rows with the types of the input's files and of samples of the input and of the task."""
-    try:
-        from pyarrow import ArrowException, Table, unify_schemas
-        from pyarrow.parquet import ParquetWriter
-    except ImportError:
-        raise StorageError("Parquet files need pyarrow: pip install 'palm-torch[parquet]'") from None
-    count = 0
-    try:
-        own, task = (Table.from_pylist(sample).schema for sample in samples)
-        known = (arrow_schemas(source) if len(own) else []) or [own]
-        schema = unify_schemas([*known, task], promote_options="permissive").remove_metadata()
-        if _depth(schema.types) > MAX_DEPTH:
-            raise StorageError("a column of the input is nested too deeply for Parquet; write .jsonl instead")
-        with ParquetWriter(file, schema) as writer:
-            while batch := list(islice(rows, BATCH)):
-                writer.write_table(Table.from_pylist(batch, schema))
-                count += len(batch)
-    except (ArrowException, OverflowError, UnicodeError) as error:
-        raise StorageError(f"the rows do not fit one Parquet schema ({error}); write .jsonl") from error
-    return count

@@ -9,7 +9,6 @@ import pytest
 import palm
 from helpers import tiny
 from helpers.reader_files import write_vocabulary
-from palm.core.errors import StorageError
 from palm.reader import READERS, ClassifyReader, MRCReader
 from palm.reader.predictions import write_table
 from palm.reader.rows import BadRow
@@ -78,29 +77,14 @@ def test_every_reader_gives_each_of_only_bad_rows_a_reason(
     assert ["rows.jsonl" in record["error"] for record in records] == [True, True]
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_a_table_of_predictions_has_the_reasons(tmp_path: Path, kind: str) -> None:
-    if kind == "parquet":
-        pytest.importorskip("pyarrow")
     path = rows_file(tmp_path)
     path.write_text('{"text_a": "a boat"}\n' * 2000 + '{"text_a": ""}\n', encoding="utf-8")
     reader = ClassifyReader(write_vocabulary(tmp_path), 16, n_classes=2)
     records = ({"index": k, **({"label": 1} if k < 2000 else {"error": "why"})} for k in range(2001))
     saved = write_table(records, tmp_path / f"out.{kind}", reader, path)
     assert (len(saved), saved[2000]["error"], saved[0].get("error") or None) == (2001, "why", None)
-
-
-def test_a_cell_that_nobody_could_read_from_parquet_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    path = tmp_path / "rows.jsonl"
-    reader = ClassifyReader(write_vocabulary(tmp_path), 16)
-    for depth in (40, 800):
-        path.write_text('{"text_a": "a", "x": ' + "[" * depth + "1" + "]" * depth + "}", encoding="utf-8")
-        if depth == 40:
-            assert len(list(write_table([{"label": 1}], tmp_path / "out.parquet", reader, path))) == 1
-            continue
-        with pytest.raises(StorageError, match=r"nested too deeply for Parquet; write \.jsonl"):
-            write_table([{"label": 1}], tmp_path / "out.parquet", reader, path)
 
 
 def test_an_empty_question_has_an_empty_answer(tmp_path: Path) -> None:

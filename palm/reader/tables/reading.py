@@ -101,13 +101,6 @@ def raw_rows(
     yield from (row for row in rows if isinstance(row, DataError) or next(chosen))
 
 
-def arrow_schemas(path: Path) -> list[Any]:
-    """The schema of each file of a table; empty unless all files are Parquet or Arrow."""
-    files = files_of(table_of(path))
-    is_typed = {format_of(file) for file in files} <= {"parquet", "arrow"}
-    return [file_schema(file) for file in files] if is_typed else []
-
-
 # Formats
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -374,16 +367,9 @@ def _bytes_of_rows(array: Any) -> Any:
     return np.full(len(array), 8)  # of a number
 
 
-def file_schema(file: Path) -> Any:
-    """The `pyarrow.Schema` of a Parquet or Arrow file."""
-    is_parquet = format_of(file) == "parquet"
-    with _opened(file, is_parquet, texts_once=False) as table:
-        return table.schema_arrow if is_parquet else table.schema
-
-
 @contextmanager
-def _opened(file: Path, is_parquet: bool, texts_once: bool = True) -> Iterator[Any]:
-    """Open a file; with `texts_once`, texts that Parquet stores once are not repeated in memory."""
+def _opened(file: Path, is_parquet: bool) -> Iterator[Any]:
+    """Open a file; texts that Parquet stores once are not repeated in memory."""
     kind = "Parquet" if is_parquet else "an Arrow file"
     try:
         from pyarrow import ipc, parquet
@@ -402,7 +388,7 @@ def _opened(file: Path, is_parquet: bool, texts_once: bool = True) -> Iterator[A
                 yield ipc.open_stream(stream)
                 return
             schema = parquet.read_metadata(stream).schema
-            columns = [schema.column(k) for k in range(len(schema)) if texts_once]
+            columns = [schema.column(k) for k in range(len(schema))]
             texts = [each.path for each in columns if each.physical_type == "BYTE_ARRAY"]
             yield parquet.ParquetFile(stream, read_dictionary=texts, pre_buffer=False, buffer_size=1 << 16)
     except MemoryError:  # of a length that a damaged file states, or of a batch that is too large
