@@ -104,16 +104,6 @@ def _restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def lost_a_process() -> bool:
-    """Check whether any machine restarted its processes after losing one; all ranks must call this."""
-    return int(all_reduce_sum(torch.tensor(_restarts()))) > 0
-
-
-def launch_id() -> str | None:
-    """Return the id of the launch, which does not change with restarts; None without a launcher."""
-    return os.environ.get("TORCHELASTIC_RUN_ID")
-
-
 def join(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> None:
     """Join the process group, once; a single process does nothing.
 

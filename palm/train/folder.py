@@ -104,12 +104,8 @@ class RunFolder:
                 remove_stale(folder, is_locked=True)
             yield
 
-    def open(self, launch: str | None = None, restarted: bool = False) -> RunStart:
+    def open(self) -> RunStart:
         """Choose the start of the run; nothing changes on disk.
-
-        Args:
-            launch: the id that the processes of one launch share (see `launch_id`).
-            restarted: the launcher has restarted this run, so existing results may be its own.
 
         Raises:
             StorageError: an earlier run is in the folder that may be neither continued nor moved.
@@ -118,8 +114,7 @@ class RunFolder:
             what = "a saved model or a checkpoint"
             raise StorageError(f"save_path: {self.path} is {what}; give another folder")
         record = read_run_record(self.path)
-        # A restart within one launch finds its own results and must not be refused because of them.
-        if self.resume == "auto" or (restarted and record is not None and record["launch"] == launch):
+        if self.resume == "auto":
             return self._continued(record)
         checkpoint = None if self.resume is None else Path(self.resume)
         if checkpoint is not None and checkpoint.resolve().parent == self.path.resolve():
@@ -165,9 +160,7 @@ class RunFolder:
             raise StorageError(self.refusal(lines))
         return None
 
-    def begin(
-        self, start: RunStart, identity: dict[str, Any], total_steps: int, launch: str | None = None
-    ) -> None:
+    def begin(self, start: RunStart, identity: dict[str, Any], total_steps: int) -> None:
         """Make room for a new run right before its first step, and record the run.
 
         Another run is moved to `<name>.previous`, with everything else in the folder. One that died
@@ -185,7 +178,6 @@ class RunFolder:
         record = names.RunRecord(
             id=start.run_id,
             since=_now(),
-            launch=launch,
             identity=identity,
             total_steps=total_steps,
             finished=None,

@@ -78,7 +78,6 @@ class RunRecord(TypedDict):
     Attributes:
         id: stored in the run's checkpoints.
         since: the time when it began.
-        launch: the id that the processes of one launch share.
         identity: everything that its losses depend on (see `palm.train.checkpoint`).
         total_steps: its planned steps.
         finished: the time when it ended; None before.
@@ -86,7 +85,6 @@ class RunRecord(TypedDict):
 
     id: str
     since: str
-    launch: str | None
     identity: Mapping[str, Any]
     total_steps: int
     finished: str | None

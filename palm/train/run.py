@@ -18,8 +18,6 @@ from palm.core.group import (
     barrier,
     broadcast,
     is_main_process,
-    launch_id,
-    lost_a_process,
     report_missing_ranks,
 )
 from palm.core.io import make_folder, write_text
@@ -186,11 +184,9 @@ def train(run: RunConfig, folder: RunFolder, start: Start, callbacks: Sequence[C
         start: makes the run.
         callbacks: called with every event of the run, in order.
     """
-    # A collective of all ranks, so it comes before work that only rank 0 does.
-    restarted = lost_a_process()
     lock = folder.locked() if is_main_process() else nullcontext()
     with lock, collected_warnings() as warned:
-        begin = broadcast(lambda: folder.open(launch_id(), restarted))
+        begin = broadcast(folder.open)
         training = start(begin.checkpoint is not None)
         identified = (begin, compared(training), training.total_steps)
         if (result := broadcast(lambda: folder.finished(*identified))) is not None:
@@ -200,7 +196,7 @@ def train(run: RunConfig, folder: RunFolder, start: Start, callbacks: Sequence[C
             load_checkpoint(training, begin.checkpoint)
             logger.info("resumed from %s at global step %d", begin.checkpoint, training.step)
         if is_main_process():
-            folder.begin(*identified, launch_id())
+            folder.begin(*identified)
             write_configuration(run, folder.path)
             for path, text in run.files.items():
                 write_text(path, text)

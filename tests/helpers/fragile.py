@@ -60,5 +60,5 @@ if __name__ == "__main__":
         Training.steps = fragile  # type: ignore[method-assign]
     elif "DOOMED" in os.environ:
         Training.steps = doomed  # type: ignore[method-assign]
-    settings = {"save_every_n_steps": ranks.SAVED, "process_group_timeout": 6}
+    settings = {"save_every_n_steps": ranks.SAVED, "process_group_timeout": 6, "resume": "auto"}
     Controller(ranks.config(folder, run, 2, **settings)).train()

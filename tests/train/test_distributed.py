@@ -231,8 +231,6 @@ def test_palm_evaluate_on_two_processes_tells_the_scores_of_one_process_once(
 
 def test_a_run_outlives_a_killed_process_and_one_that_hangs(two: Path, tmp_path: Path) -> None:
     """It continues from its last checkpoint, and ends with the very weights of a run without accidents."""
-    # What stands there is of another launch: nothing of it may be resumed.
-    shutil.copytree(two / "out" / "step_27", two / "fragile" / "step_27")
     words = ("--standalone", "--nproc-per-node=2", "--max-restarts=2", FRAGILE, str(two), "fragile")
     status, output = torchrun(tmp_path, *words)
     assert status == 0, output

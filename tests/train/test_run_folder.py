@@ -29,14 +29,12 @@ def identity(**settings: Any) -> dict[str, Any]:
     }
 
 
-def begun(
-    run: RunFolder, made: dict[str, Any] | None = None, launch: str | None = None, restarted: bool = False
-) -> RunStart:
+def begun(run: RunFolder, made: dict[str, Any] | None = None) -> RunStart:
     """Take a run as far as its first step."""
     with run.locked():
-        start = run.open(launch, restarted)
+        start = run.open()
         assert run.finished(start, made or identity(), 20) is None
-        run.begin(start, made or identity(), 20, launch)
+        run.begin(start, made or identity(), 20)
     return start
 
 
@@ -191,16 +189,6 @@ def test_resume_auto_without_a_checkpoint_repeats_only_its_own_configuration(tmp
     assert names(tmp_path) == ["out"]
     assert begun(RunFolder(out, resume="auto", overwrite=True), other).checkpoint is None
     assert (tmp_path / "out.previous" / "cls" / "infer_model").is_dir()
-
-
-def test_a_restart_by_the_launcher_continues_without_being_asked(tmp_path: Path) -> None:
-    first = begun(RunFolder(tmp_path), launch="l")
-    newest = checkpoint(tmp_path, 4, first.run_id)
-    for overwrite in (False, True):
-        run = RunFolder(tmp_path, overwrite=overwrite)
-        assert begun(run, launch="l", restarted=True).checkpoint == newest
-    with pytest.raises(StorageError, match="resume: auto"):
-        RunFolder(tmp_path).open(launch="m", restarted=True)
 
 
 def test_what_dead_processes_left_is_removed_at_the_start(tmp_path: Path) -> None:
