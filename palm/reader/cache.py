@@ -43,20 +43,19 @@ def encoded_chunks(
         yield chunk, reader.encode_usable(chunk, with_targets)
 
 
-def training_parts(reader: Reader, path: Path, bad: BadRows) -> Iterator[Rows]:
+def training_parts(reader: Reader, path: Path) -> Iterator[Rows]:
     """All rows of a training file, in chunks.
 
     Args:
         reader: the reader of the file.
         path: the training file.
-        bad: collects the rows that cannot be used.
 
     Raises:
         DataError: reports all rows that cannot be used, unless they may be left out; or no rows.
     """
     empty = True
     facts = TextFacts()
-    reader.bad_rows = bad
+    bad = reader.bad_rows = BadRows(path, reader.on_bad_row)
     reader.facts = facts
     try:
         for _, rows in encoded_chunks(reader, reader.read(path, with_targets=True), with_targets=True):
@@ -75,7 +74,7 @@ def training_parts(reader: Reader, path: Path, bad: BadRows) -> Iterator[Rows]:
 REPORT_SECONDS = 10.0
 """Seconds between two log lines about the progress of encoding a file."""
 
-FORMAT = 5
+FORMAT = 6
 """Version of the format of rows on disk."""
 
 _HASH = "blake2b"
@@ -158,17 +157,13 @@ def training_rows(reader: Reader, path: Path, cache: Cache | None) -> Rows:
                 cache.folder,
                 error,
             )
-    bad = BadRows(path, reader.on_bad_row)
-    rows = Rows.concatenate(list(training_parts(reader, path, bad)))
-    rows.bad = bad.problems, bad.count
-    return rows
+    return Rows.concatenate(list(training_parts(reader, path)))
 
 
 def _encode_into(part: Path, reader: Reader, path: Path, key: str) -> None:
     """Encode a file into a new entry."""
-    bad = BadRows(path, reader.on_bad_row)
     with collected_warnings() as warnings:
-        write_rows(part, _with_progress(training_parts(reader, path, bad), path), warnings, bad)
+        write_rows(part, _with_progress(training_parts(reader, path), path), warnings)
     # Otherwise, the entry would be stored under the key of other bytes than those that were encoded.
     if key_of(reader, path) != key:
         raise DataError(f"{path}: the file changed while it was being read; start again")

@@ -24,10 +24,7 @@ from palm.reader.tokenizer import Tokenizer
 OnBadRow = Literal["error", "skip"]
 
 LISTED_PROBLEMS = 10
-"""The most problems listed in an error message; the others are only counted."""
-
-RECORDED_PROBLEMS = 1000
-"""The most problems of a file recorded, to bound memory; the others are only counted."""
+"""The most problems of a file that are kept; the others are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ class BadRows:
             name: the id of the row.
         """
         self.count += 1
-        if len(self.problems) < RECORDED_PROBLEMS:
+        if len(self.problems) < LISTED_PROBLEMS:
             self.problems.append(str(error))
         return BadRow(str(error), str(name)) if self.mode == "predict" else None
 
@@ -95,7 +92,7 @@ class BadRows:
                 done = "cannot be used; on_bad_row: skip left them out"
             warn(f"{self.path}: {self.count} rows {done}; the first: {self.problems[0]}")
             return
-        lines = self.problems[:LISTED_PROBLEMS]
+        lines = list(self.problems)
         if self.count > len(lines):
             lines.append(f"and {self.count - len(lines)} more")
         if self.count > 1:
@@ -160,14 +157,13 @@ def padded(groups: Sequence[Numbers], fill: int, least: int = 0) -> torch.Tensor
 DESCRIPTION = "rows.json"
 
 
-def write_rows(folder: Path, parts: Iterable[Rows], messages: Sequence[str], bad: BadRows) -> None:
+def write_rows(folder: Path, parts: Iterable[Rows], messages: Sequence[str]) -> None:
     """Write rows in parts, only one of which is in memory.
 
     Args:
         folder: an empty folder.
         parts: parts that all have the same columns.
         messages: the warnings about the rows, to be logged on later use; complete after the last part.
-        bad: the rows that were left out; complete after the last part.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -196,7 +192,7 @@ def write_rows(folder: Path, parts: Iterable[Rows], messages: Sequence[str], bad
                     offsets.write(shifted[1 if offsets.tell() else 0 :].data)
                 values.write(np.ascontiguousarray(column.values).data)
     content = {"digest": Rows(_columns(folder, arrays)).digest, "columns": arrays, "messages": list(messages)}
-    write_json(folder / DESCRIPTION, {**content, "bad": (bad.problems, bad.count)})
+    write_json(folder / DESCRIPTION, content)
 
 
 def mapped_rows(folder: Path) -> tuple[Rows, list[str]]:
@@ -210,8 +206,6 @@ def mapped_rows(folder: Path) -> tuple[Rows, list[str]]:
     about = read_object(folder / DESCRIPTION)
     with wrap_read_errors(folder / DESCRIPTION):
         rows = Rows(_columns(folder, about["columns"]), about["digest"])
-        problems, count = about["bad"]
-        rows.bad = (list(problems), int(count))
         return rows, [str(message) for message in about["messages"]]
 
 
@@ -373,12 +367,7 @@ class Rows:
     Args:
         columns: name -> column.
         digest: the value of `digest` if it is known.
-
-    Attributes:
-        bad: the problems of the file's first rows that were left out, and the number of all of them.
     """
-
-    bad: tuple[Sequence[str], int] = ((), 0)
 
     def __init__(self, columns: Mapping[str, Column], digest: str | None = None) -> None:
         self.columns = dict(columns)

@@ -251,7 +251,6 @@ def load_dev_data(task: TaskState) -> DevData:
     finally:
         reader.bad_rows = None
     bad.finish(reader.warn_once)
-    task.bad_dev_rows = bad.problems, bad.count
     chunks = list(encoded(reader, examples, with_targets=True))
     _warn_of_leaks(task, chunks)
     return DevData(chunks, len(examples), sha256, golds)

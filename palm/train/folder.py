@@ -173,8 +173,6 @@ class RunFolder:
         is_kept = start.continues and (start.checkpoint is not None or is_same)
         if not is_kept and saved_in(self.path):
             self._set_aside()
-        elif not is_kept:
-            (self.path / names.BAD_ROWS).unlink(missing_ok=True)
         record = names.RunRecord(
             id=start.run_id,
             since=_now(),

@@ -45,7 +45,6 @@ JOINT = "model"
 
 RECORD = "run.json"
 CONFIGURATION = "resolved_config.yaml"
-BAD_ROWS = "bad_rows.jsonl"
 LOCK = ".run.lock"
 
 RECIPE = "recipe.yaml"
@@ -66,7 +65,7 @@ their position, the optimizer's state and, if the saved weights are averages, th
 LOGGER_FOLDERS = ("tensorboard", "wandb")
 """Loggers import from `palm.train`, so their own constants cannot be imported here."""
 
-RUN_FILES = (RECORD, HISTORY_FILE, CONFIGURATION, RECIPE, BAD_ROWS)
+RUN_FILES = (RECORD, HISTORY_FILE, CONFIGURATION, RECIPE)
 
 _NAMES = (*RUN_FILES, JOINT, STAGES, STAGE_WEIGHTS, *LOGGER_FOLDERS)
 _RESERVED = re.compile("|".join([rf"{CHECKPOINT}\d+", *map(re.escape, _NAMES)]))

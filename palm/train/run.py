@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,7 @@ from palm.core.group import (
     is_main_process,
     report_missing_ranks,
 )
-from palm.core.io import make_folder, write_text
+from palm.core.io import write_text
 from palm.core.logging import collected_warnings, logger, shown_url
 from palm.core.process import Stopped, is_notebook, stop_request
 from palm.train.callbacks import (
@@ -40,10 +39,9 @@ from palm.train.evaluation import EarlyStopping, Evaluator
 from palm.train.folder import RunFolder
 from palm.train.loggers import loggers_of
 from palm.train.loop import Training
-from palm.train.model_paths import BAD_ROWS, CONFIGURATION
+from palm.train.model_paths import CONFIGURATION
 from palm.train.result import TrainingResult, result_of
 from palm.train.saving import ModelSaver, checkpoint_saver
-from palm.train.task import TaskState
 
 
 def standard_callbacks(
@@ -107,7 +105,6 @@ def run_training(
     callbacks = [meter, history, *callbacks]
     with fixed_order(training.config.settings.deterministic):
         try:
-            write_bad_rows(folder, training.tasks)
             for event in _events(training, folder):
                 notify(event, callbacks)
                 while warned:  # callbacks may warn too
@@ -139,30 +136,6 @@ def _stop(training: Training, resume_advice: Callable[[], str]) -> None:
         logger.warning("%s: stopped after global step %d; %s", name, training.step, resume_advice())
     barrier()
     raise Stopped(number)
-
-
-def write_bad_rows(folder: Path | None, tasks: Sequence[TaskState]) -> None:
-    """Write `bad_rows.jsonl`, one line for each of a file's first bad rows, and log its path.
-
-    Nothing is written if there are no such rows, without a folder, or on ranks other than 0.
-
-    Raises:
-        StorageError: the folder cannot be written.
-    """
-    if folder is None or not is_main_process():
-        return
-    lines = []
-    total = 0
-    for task in tasks:
-        for problems, count in (task.stream.rows.bad, task.bad_dev_rows):
-            own = ({"task": task.name, "problem": problem} for problem in problems)
-            lines += [json.dumps(line, ensure_ascii=False) for line in own]
-            total += count
-    if total:
-        make_folder(folder)
-        write_text(folder / BAD_ROWS, "\n".join(lines) + "\n")
-        listed = "" if len(lines) == total else f" the first {len(lines)} of"
-        logger.warning("%s lists%s the rows that were left out: %d", folder / BAD_ROWS, listed, total)
 
 
 def write_configuration(run: RunConfig, folder: Path) -> None:

@@ -189,7 +189,6 @@ class TaskState:
         expected_steps: number of planned steps.
         step: number of steps so far.
         sha256: the checksum of its training file, on rank 0.
-        bad_dev_rows: rows of its dev data that were left out, as in `Rows.bad`.
         stopped_at: the global step at which it was finished early; None if it was not.
 
     Raises:
@@ -203,7 +202,6 @@ class TaskState:
         self.head = task.head
         self.expected_steps = 0
         self.step = 0
-        self.bad_dev_rows: tuple[Sequence[str], int] = ((), 0)
         self.stopped_at: int | None = None
         self.sha256 = ""
         if task.train_file is not None and is_main_process():

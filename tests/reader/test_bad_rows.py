@@ -15,7 +15,6 @@ from palm.core.cache import Cache
 from palm.core.errors import ConfigError, DataError
 from palm.reader import ClassifyReader, MaskLMReader, MatchReader, MRCReader, Reader, SequenceLabelReader
 from palm.reader.cache import training_rows
-from palm.reader.rows import RECORDED_PROBLEMS
 
 CONTEXT = "the red door has a red lamp ."
 
@@ -95,7 +94,6 @@ def test_all_problems_of_a_table_are_one_report_or_are_left_out(
     assert "on_bad_row: skip" in remedy
     encoded = read("skip")
     assert len(encoded) == good
-    assert encoded.bad == (lines, len(problems))
     warning = caplog.messages[0]
     assert f"{len(problems)} rows" in warning
     assert warning.endswith(lines[0])
@@ -129,7 +127,7 @@ def test_answers_that_stand_elsewhere_are_left_out(folder: Path) -> None:
         assert all(part in line for part in parts)
     assert remedy.startswith(f"{path}: 7 ")
     assert [q.id for q in reader("skip").read(path, with_targets=True)] == ["0"]
-    assert training_rows(reader("skip"), path, None).bad == (lines, 7)
+    assert len(training_rows(reader("skip"), path, None)) == 1
 
 
 def test_a_prediction_looks_at_no_label_and_answers_every_question(
@@ -156,20 +154,17 @@ def test_evaluation_needs_only_the_texts_of_answers(folder: Path) -> None:
     assert truths == [["red door"], ["red"], ["red"], ["lamp"], ["red"], ["blue"]]
 
 
-def test_a_million_bad_rows_are_counted_and_the_first_are_kept(folder: Path) -> None:
+def test_many_bad_rows_are_counted_and_the_first_are_listed(folder: Path) -> None:
     path = folder / "many.tsv"
-    path.write_text("label\ttext_a\n0\tred\n" + "x\tred\n" * (RECORDED_PROBLEMS + 500))
-    reader = ClassifyReader(folder / "vocab.txt", 16, n_classes=2, on_bad_row="skip")
-    records, count = training_rows(reader, path, None).bad
-    assert (len(records), count) == (RECORDED_PROBLEMS, RECORDED_PROBLEMS + 500)
+    path.write_text("label\ttext_a\n0\tred\n" + "x\tred\n" * 1500)
     refusing = ClassifyReader(folder / "vocab.txt", 16, n_classes=2)
     with pytest.raises(DataError) as caught:
         training_rows(refusing, path, None)
     lines = str(caught.value).splitlines()
     assert len(lines) == 12
     assert lines[0].startswith(f"{path}:3: the label 'x'")
-    assert str(RECORDED_PROBLEMS + 490) in lines[10]
-    assert lines[11].startswith(f"{path}: {RECORDED_PROBLEMS + 500} ")
+    assert "1490" in lines[10]
+    assert lines[11].startswith(f"{path}: 1500 ")
 
 
 def test_cached_rows_remember_what_was_left_out_and_each_mode_has_its_own(
@@ -184,13 +179,13 @@ def test_cached_rows_remember_what_was_left_out_and_each_mode_has_its_own(
     skipped = rows("skip")
     assert len(skipped) == 1
     again = rows("skip")
-    assert (again.digest, again.bad) == (skipped.digest, skipped.bad)
+    assert again.digest == skipped.digest
     assert "on_bad_row: skip left them out" in caplog.text
     with pytest.raises(DataError, match=r"bad\.json: 7 rows"):
         rows("error")
 
 
-def test_a_run_writes_down_what_it_left_out_of_training_and_dev_data(
+def test_a_run_reports_once_what_it_left_out_of_training_and_dev_data(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = (folder / "cls.tsv").read_text(encoding="utf-8")
@@ -200,32 +195,10 @@ def test_a_run_writes_down_what_it_left_out_of_training_and_dev_data(
     config["tasks"]["cls"]["dev_file"] = str(folder / "dev.tsv")
     with caplog.at_level(logging.WARNING, "palm"):
         palm.Controller(config, argv=[]).train()
-    listed = [json.loads(line) for line in (folder / "out" / "bad_rows.jsonl").read_text().splitlines()]
-    assert [(line["task"], line["problem"].split(": ")[0]) for line in listed] == [
-        ("cls", f"{folder / 'cls.tsv'}:42"),
-        ("cls", f"{folder / 'dev.tsv'}:42"),
-    ]
-    path = folder / "out" / "bad_rows.jsonl"
-    (line,) = (line for line in caplog.messages if str(path) in line)
-    assert "2" in line.replace(str(path), "")
-    # Two evaluations and those after them read the dev file again; it is reported once.
-    assert len([line for line in caplog.messages if "dev.tsv: 1 rows" in line]) == 1
-
-
-def test_trainers_write_it_down_too(folder: Path) -> None:
-    path = table(folder, "label\ttext_a", *["1\tred", "0\tblue"] * 4, "7\tred")
-    backbone = palm.backbone.BERT.from_config(tiny.BACKBONE)
-    reader = palm.reader.ClassifyReader(folder / "vocab.txt", 16, n_classes=2, on_bad_row="skip")
-    reader.load_data(path, batch_size=4, num_epochs=1)
-    reader.register_with(backbone)
-    trainer = palm.Trainer("cls")
-    loss = trainer.build_forward(backbone, palm.head.Classify(2, 32))
-    trainer.build_backward(palm.optimizer.Adam(loss, 1e-3))
-    trainer.fit_reader(reader)
-    trainer.set_saver(str(folder / "saved"), save_steps=100, save_type="predict")
-    trainer.train(print_steps=100)
-    (line,) = (folder / "saved" / "bad_rows.jsonl").read_text().splitlines()
-    assert "'7'" in json.loads(line)["problem"]
+    # Two evaluations and those after them read the dev file again.
+    for name in ("cls.tsv", "dev.tsv"):
+        (line,) = (line for line in caplog.messages if f"{name}: 1 rows" in line)
+        assert f"{name}:42: " in line
 
 
 @pytest.mark.parametrize("mode", ["ignore", "repair"])
