@@ -48,10 +48,12 @@ class Stage:
     Args:
         label: its number and name; also the name of its folder.
         run: its configuration, with a folder of its own.
+        given: its settings as given, with absolute paths.
     """
 
     label: str
     run: RunConfig
+    given: Mapping[str, Any]
 
 
 def stages_of(run: RunConfig, has_given_tasks: bool = False) -> list[Stage]:
@@ -154,9 +156,12 @@ def _stage(
     if not of_stage.targets:
         changes.setdefault("target_tag", [1] * len(tasks))  # epochs are counted for a target
     start = _starting_weights(entry.get("start_from"), run, before, folder)
+    given = dict(entry)
+    if "start_from" in start and not start["start_from"].is_relative_to(folder):
+        given["start_from"] = str(start["start_from"])  # elsewhere, relative paths would have another base
     if "reset" in entry:
         start["reset"] = entry["reset"]
-    return Stage(label, edited(of_stage, {**changes, **start}))
+    return Stage(label, edited(of_stage, {**changes, **start}), given)
 
 
 def _starting_weights(given: Any, run: RunConfig, before: Sequence[Stage], folder: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from palm.config import read_config
 from palm.config.run import Document, RunConfig, with_tasks
 from palm.controller.resolve import edited_document, resolve
+from palm.controller.stages import Stage, stages_of, steps_of
 from palm.core.component import choice_problems, count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.io import write_json, write_text
@@ -31,6 +33,7 @@ from palm.experiments.grid import (
 from palm.experiments.outcome import (
     ALONE,
     REFERENCE,
+    STAGED,
     Outcome,
     Scoring,
     Way,
@@ -106,7 +109,8 @@ def compare(
 def _runs(source: Source, also: Mapping[str, Mapping[str, Any]]) -> dict[str, RunConfig]:
     """Return `together` and the names in `also` -> their configurations."""
     run = source.edited({})
-    runs = {REFERENCE: run, **{name: source.edited(own) for name, own in also.items()}}
+    # Stages of the configuration are a way already.
+    runs = {REFERENCE: run, **{name: source.edited({"stages": None, **own}) for name, own in also.items()}}
     raise_any(_name_problems(run, runs))
     return runs
 
@@ -141,7 +145,7 @@ def _name_problems(run: RunConfig, runs: Mapping[str, RunConfig]) -> Iterator[st
     names = [task.name for task in run.tasks]
     for name, other in runs.items():
         if name != REFERENCE:
-            is_taken = name.startswith((f"{ALONE}-", "without-"))
+            is_taken = name == STAGED or name.startswith((f"{ALONE}-", "without-"))
             if is_taken or not WAY_NAME.fullmatch(name):
                 yield f"also: {name!r} cannot name a way to train; use another word, such as 'each_step'"
             if [task.name for task in other.tasks] != names or other.settings.stages:
@@ -266,6 +270,8 @@ def planned_ways(runs: Mapping[str, RunConfig]) -> list[Way]:
     whole = _planned(run)
     names = [task.name for task in run.tasks]
     ways = ways_of(whole, length[0])
+    if run.settings.stages:
+        ways.append(_staged_way(names, stages_of(run), devices_of(run.settings)))
     for name, other in runs.items():
         if name == REFERENCE:
             continue
@@ -276,6 +282,13 @@ def planned_ways(runs: Mapping[str, RunConfig]) -> list[Way]:
             plan, changes = fitted(plan, length[0], whole)
         ways.append(Way(name, names, plan.expected_steps, plan.total_steps, changes, True))
     return [*ways, *controls_of(ways, whole)]
+
+
+def _staged_way(tasks: Sequence[str], stages: Sequence[Stage], devices: int) -> Way:
+    plans = list(steps_of(stages, devices).values())
+    steps = sum((Counter(plan.expected_steps) for plan in plans), Counter[str]())
+    changes = {"stages": [dict(stage.given) for stage in stages]}
+    return Way(STAGED, tasks, steps, sum(plan.total_steps for plan in plans), changes, is_whole=True)
 
 
 def _planned(run: RunConfig) -> StepPlan:
@@ -292,7 +305,7 @@ def document_of(runs: Mapping[str, RunConfig], way: Way, seed: int) -> Document:
     """
     source = runs.get(way.name, runs[REFERENCE])
     devices = devices_of(source.settings)
-    changes = {"random_seed": seed, "num_devices": devices, "effort": None, **way.changes}
+    changes = {"stages": None, "random_seed": seed, "num_devices": devices, "effort": None, **way.changes}
     settings = edited_document(with_tasks(source, way.tasks), changes)
     balance = {} if source.balance is None else source.balance.settings
     for line in drop_missing(settings, ("balance", *balance)):
@@ -416,7 +429,9 @@ def _check_runs(runs: Mapping[str, GridRun]) -> None:
     problems: list[str] = []
     for name, run in runs.items():
         try:
-            build(resolve(read_config(run.settings, argv=[])))
+            config = resolve(read_config(run.settings, argv=[]))
+            build(config)
+            stages_of(config)
         except ConfigError as error:
             problems += [f"{name}: {line}" for line in error.problems]
     raise_any(problems)

@@ -101,12 +101,6 @@ class Source:
         set_verbosity(run.settings.quiet, run.settings.verbose)
         if output is None and not run.folder.name:
             raise ConfigError(f"save_path: {run.folder} has no folder beside it for the runs; set --output")
-        if run.settings.stages:
-            raise ConfigError(
-                f"{run.placed('stages')}: palm {kind} trains single runs, and stages are several; remove "
-                "them, or take one stage: its task_instance, and for a later one start_from: "
-                "<save_path>/stages/<the one before>/weights"
-            )
         folder = run.folder.with_name(f"{run.folder.name}_{kind}") if output is None else Path(output)
         pool = pool or Pool()
         slots = pool.slots(workers, run.settings.use_gpu, devices_of(run.settings))

@@ -21,6 +21,9 @@ from palm.metrics.resampling import Floats, Pair, resampled_scores
 
 REFERENCE = "together"
 
+STAGED = "staged"
+"""The way that trains in the `stages` of the configuration."""
+
 ALONE = "alone"
 """The first word of the name of a way that trains a target by itself."""
 
@@ -325,7 +328,7 @@ def outcome_of(
                 for pair, each in zip(pairs, found, strict=True)
             ]
     # Planned comparisons are corrected together, those with ways of `also` apart.
-    asked = {way.name for way in ways if way.is_whole} - {REFERENCE}
+    asked = {way.name for way in ways if way.is_whole} - {REFERENCE, STAGED}
     families = [[each for each in answers if (each.way in asked) == is_asked] for is_asked in (False, True)]
     answers = [each for family in families for each in _corrected(family, tests)]
     return Outcome(

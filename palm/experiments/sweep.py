@@ -215,6 +215,12 @@ def sweep(
 
 
 def _problems(run: RunConfig) -> Iterator[str]:
+    if run.settings.stages:
+        yield (
+            "stages: a sweep compares single runs by their best dev score, and stages are several runs; "
+            "remove them, and search the settings of one stage: give its task_instance, and for a later "
+            "stage start_from: <save_path>/stages/<the one before>/weights"
+        )
     if not any(task.settings.is_evaluated for task in run.tasks):
         yield "a sweep needs dev scores, but no task has a dev_file; set dev_file for a target"
 

@@ -193,6 +193,7 @@ def test_a_further_variant_has_the_steps_of_its_own_settings_and_can_be_added_la
         ({"less": {"task_instance": "cls", "mix_ratio": "1"}}, "also: less "),
         ({"more": {"tasks_per_stp": 2}}, "'tasks_per_step'"),
         ({"parts": {"stages": [{"tasks": ["cls"]}]}}, "also: parts "),
+        ({"staged": {"tasks_per_step": 2}}, "also: 'staged' "),
     ],
 )
 def test_a_further_variant_that_cannot_be_is_refused(
@@ -354,6 +355,28 @@ def test_a_verdict_that_does_not_fit_is_counted_and_then_shortened() -> None:
 def answer(way: str, against: str, unit: str, **decided: Any) -> Answer:
     difference = Difference(-1.2, 0.1, 0.1, 0.0, -2.0, -0.4, 0.01, [-1.2, -1.2])
     return Answer("a", way, against, unit, difference, judged=True, **decided)
+
+
+def test_stages_are_a_way_with_the_lengths_that_they_have(tmp_path: Path) -> None:
+    stages = [{"name": "joint"}, {"tasks": ["cls"], "num_epochs": 0.2, "start_from": "joint"}]
+    given = made(
+        tmp_path, "cls", "match", target_tag=[1, 0], stages=stages, balance="uncertainty", tasks_per_step=2
+    )
+    runs = {"together": resolved(given)}
+    ways = planned_ways(runs)
+    assert [(way.name, dict(way.steps), way.updates) for way in ways] == [
+        ("together", {"cls": 4, "match": 2}, 4),
+        ("alone-cls", {"cls": 4}, 4),
+        ("staged", {"cls": 6, "match": 2}, 6),
+        ("alone-cls-6-updates", {"cls": 6}, 6),
+    ]
+    together, alone, staged, _ = (document_of(runs, way, 3) for way in ways)
+    assert ["stages" in each["global"] for each in (together, alone, staged)] == [False, False, True]
+    assert "balance" not in alone["global"]
+    staged["global"]["save_path"] = str(tmp_path / "staged")
+    result = palm.Controller(staged, argv=[]).train()
+    assert result.steps == {"cls": 6, "match": 2}
+    assert result.stages == {"cls": "2-cls", "match": "1-joint"}
 
 
 def with_a_twin(folder: Path, **settings: Any) -> dict[str, Any]:
