@@ -5,18 +5,13 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
-from typing import ClassVar, Literal, TypeVar, get_args
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from palm.backbone.packing import Packing, checked_layout
-from palm.core.component import (
-    Component,
-    Registry,
-    choice_problems,
-    raise_any,
-)
+from palm.core.component import Component, Registry
 from palm.core.errors import ConfigError, about
 from palm.core.saved import Specs, Tensors, TensorSpec
 
@@ -106,7 +101,6 @@ class TokenEncoder(Backbone):
 
     def __init__(self, pooling: Pooling) -> None:
         super().__init__()
-        raise_any(choice_problems(get_args(Pooling), pooling=pooling))
         self.pooling: str = "cls" if pooling == "model" else pooling
 
     @property

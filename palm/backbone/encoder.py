@@ -17,16 +17,16 @@ from palm.backbone.base import BACKBONES, SENTENCE, Pooling, TokenEncoder, poole
 from palm.backbone.cpu_kernels import Dropout
 from palm.backbone.packing import Packing
 from palm.core.component import (
-    count_problems,
-    dropout_problems,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
     number_problems,
-    positive_problems,
     raise_any,
     type_problems,
 )
 from palm.core.device import compute_dtype
 from palm.core.errors import ConfigError, WiringError, about
-from palm.core.layers import ACTIVATIONS, activation_problems, init_weights, layer_norm, linear
+from palm.core.layers import ACTIVATIONS, ActivationName, init_weights, layer_norm, linear
 from palm.core.saved import Tensors
 
 
@@ -161,42 +161,6 @@ class Layer(nn.Module):
         return layer_norm(residual + self.dropout(self.ffn(residual)), self.ffn_norm)
 
 
-COUNTS = (
-    *("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings"),
-    *("intermediate_size", "embedding_size", "type_vocab_size", "sent_type_vocab_size"),
-    "task_type_vocab_size",
-)
-"""Settings of encoders that are whole numbers, 1 or more."""
-
-
-def encoder_problems(settings: Mapping[str, Any]) -> list[str]:
-    """Check the settings of an encoder by name; one line for each invalid value."""
-
-    def given(*names: str) -> dict[str, Any]:
-        return {name: settings[name] for name in names if settings.get(name) is not None}
-
-    wrong_counts = count_problems(**given(*COUNTS))
-    problems = [*wrong_counts, *([] if wrong_counts else _relation_problems(settings))]
-    problems += dropout_problems(**given("hidden_dropout_prob", "attention_probs_dropout_prob"))
-    problems += positive_problems(**given("initializer_range", "layer_norm_eps"))
-    return problems + activation_problems(settings["hidden_act"])
-
-
-def _relation_problems(settings: Mapping[str, Any]) -> list[str]:
-    """Check values against one another that are right by themselves."""
-    if settings["hidden_size"] % settings["num_attention_heads"]:
-        line = (
-            f": {settings['num_attention_heads']} heads cannot share hidden_size {settings['hidden_size']}; "
-            "hidden_size must be a multiple of the number of heads"
-        )
-        return [about("num_attention_heads", line)]
-    if settings.get("pad_token_id") is None:
-        return []
-    most = settings["max_position_embeddings"] - 1
-    expected = f"0 or more, and below max_position_embeddings - 1, which is {most}"
-    return number_problems(expected, lambda pad: 0 <= pad < most, pad_token_id=settings["pad_token_id"])
-
-
 E = TypeVar("E", bound="Encoder")
 
 
@@ -233,18 +197,18 @@ class Encoder(TokenEncoder):
         ConfigError: if settings are invalid; lists all of them.
     """
 
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    vocab_size: int
-    max_position_embeddings: int
+    hidden_size: PositiveInt
+    num_hidden_layers: PositiveInt
+    num_attention_heads: PositiveInt
+    vocab_size: PositiveInt
+    max_position_embeddings: PositiveInt
     _: KW_ONLY
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    initializer_range: float = 0.02
-    intermediate_size: int | None = None
-    layer_norm_eps: float = 1e-12
+    hidden_act: ActivationName = "gelu"
+    hidden_dropout_prob: Probability = 0.1
+    attention_probs_dropout_prob: Probability = 0.1
+    initializer_range: PositiveFloat = 0.02
+    intermediate_size: PositiveInt | None = None
+    layer_norm_eps: PositiveFloat = 1e-12
     pooling: Pooling = "cls"
 
     is_packed = True
@@ -253,7 +217,12 @@ class Encoder(TokenEncoder):
     def __post_init__(self) -> None:
         super().__post_init__()
         super().__init__(self.pooling)
-        raise_any(encoder_problems(self.settings))
+        if self.hidden_size % self.num_attention_heads:
+            line = (
+                f": {self.num_attention_heads} heads cannot share hidden_size {self.hidden_size}; "
+                "hidden_size must be a multiple of the number of heads"
+            )
+            raise ConfigError(about("num_attention_heads", line))
         size = self.hidden_size
         tables = self.tables()
         self.inner_width = 4 * size if self.intermediate_size is None else self.intermediate_size
@@ -391,8 +360,8 @@ class BERT(Encoder):
             different, as in small ELECTRAs; None for `hidden_size`.
     """
 
-    type_vocab_size: int = 2
-    embedding_size: int | None = None
+    type_vocab_size: PositiveInt = 2
+    embedding_size: PositiveInt | None = None
 
     def tables(self) -> Sequence[Table]:
         return [*super().tables(), Table("segment", "segment_ids", "type_vocab_size", self.type_vocab_size)]
@@ -450,8 +419,8 @@ class ERNIE(Encoder):
         "use_task_emb": "use_task_id",
     }
 
-    sent_type_vocab_size: int = 2
-    task_type_vocab_size: int = 3
+    sent_type_vocab_size: PositiveInt = 2
+    task_type_vocab_size: PositiveInt = 3
     use_task_id: bool = True
 
     def tables(self) -> Sequence[Table]:
@@ -475,11 +444,14 @@ class RoBERTa(Encoder):
         pad_token_id: id of the padding token in the vocabulary, and its row in the position table.
     """
 
-    type_vocab_size: int = 1
-    layer_norm_eps: float = 1e-5
+    type_vocab_size: PositiveInt = 1
+    layer_norm_eps: PositiveFloat = 1e-5
     pad_token_id: int = 1
 
     def tables(self) -> Sequence[Table]:
+        most = self.max_position_embeddings - 1
+        expected = f"0 or more, and below max_position_embeddings - 1, which is {most}"
+        raise_any(number_problems(expected, lambda pad: 0 <= pad < most, pad_token_id=self.pad_token_id))
         words, positions = super().tables()
         segment = Table("segment", None, "type_vocab_size", self.type_vocab_size)
         return [words, replace(positions, unused=self.pad_token_id + 1), segment]

@@ -14,7 +14,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import fields
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from palm.core.errors import ConfigError, PalmError, Problem, StorageError
 
@@ -232,6 +244,16 @@ def choice_problems(choices: Collection[str], **settings: object) -> list[str]:
     ]
 
 
+PositiveInt = Annotated[int, count_problems]
+"""A setting's annotation: a whole number, 1 or more."""
+
+Probability = Annotated[float, dropout_problems]
+"""A setting's annotation: a number from 0 to below 1."""
+
+PositiveFloat = Annotated[float, positive_problems]
+"""A setting's annotation: a finite number above 0."""
+
+
 def raise_any(problems: Iterable[str]) -> None:
     """Raise a ConfigError if there are problems.
 
@@ -246,7 +268,8 @@ class Component:
     """Base of readers, backbones, heads, optimizers, schedules and strategies.
 
     The constructor's signature is the list of settings, in Python as in configurations. It is explicit, or
-    that of a dataclass, whose `__post_init__` calls this one first.
+    that of a dataclass, whose `__post_init__` calls this one first. Values are compared with annotations that
+    are `bool`, `Literal`, or marked with a function such as `count_problems`.
 
     Attributes:
         settings: every argument of the constructor by name, defaults included; files as `Path`.
@@ -267,10 +290,15 @@ class Component:
             cls.__init__ = _recording(cls, vars(cls)["__init__"])  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
-        """Record the fields of a dataclass."""
-        if "settings" not in vars(self):  # otherwise, the constructor of a subclass has recorded its own
-            given = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
-            vars(self)["settings"] = _as_recorded(_hints(type(self)), given)
+        """Check and record the fields of a dataclass.
+
+        Raises:
+            ConfigError: values that do not fit their annotations; lists all of them.
+        """
+        given = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        owner = next(each for each in type(self).__mro__ if "__dataclass_fields__" in vars(each))
+        recorded = _as_recorded(_hints(owner), given)
+        vars(self).setdefault("settings", recorded)  # the constructor of a subclass has recorded its own
 
 
 def described_class(component: type[Component]) -> type[Component]:
@@ -312,17 +340,28 @@ def _as_recorded(hints: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str
     """Return the arguments with files as `Path`.
 
     Raises:
-        ConfigError: an argument that should be true or false is something else, such as 'no', which is true.
+        ConfigError: arguments that do not fit their annotations; lists all of them.
     """
-    raise_any(
-        f"{name} should be true or false, not {value!r}"
-        for name, value in given.items()
-        if hints.get(name) is bool and not isinstance(value, bool)
-    )
+    raise_any(line for name, value in given.items() for line in _problems(name, value, hints.get(name)))
     return {
         name: Path(value) if isinstance(value, str) and _is_file(name, value, hints.get(name)) else value
         for name, value in given.items()
     }
+
+
+def _problems(name: str, value: Any, hint: Any) -> list[str]:
+    """Return the problems of a value with its annotation; a union of several types accepts everything."""
+    kinds = [hint]
+    if get_origin(hint) in (Union, UnionType):
+        kinds = [] if value is None else [each for each in get_args(hint) if each is not NoneType]
+    if len(kinds) != 1:
+        return []
+    if kinds[0] is bool and not isinstance(value, bool):  # such as 'no', which is true
+        return [f"{name} should be true or false, not {value!r}"]
+    if get_origin(kinds[0]) is Literal:
+        return choice_problems(get_args(kinds[0]), **{name: value})
+    marks: Sequence[Any] = getattr(kinds[0], "__metadata__", ())
+    return [line for mark in marks if callable(mark) for line in mark(**{name: value})]
 
 
 def _is_file(name: str, value: str, hint: Any) -> bool:

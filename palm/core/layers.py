@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -190,11 +190,15 @@ ACTIVATIONS: dict[str, Activation] = {
 """`hidden_act` in a BERT configuration -> function. `gelu` is the exact form with erf."""
 
 
-def activation_problems(name: str) -> list[str]:
+def activation_problems(hidden_act: str) -> list[str]:
     """Return a line if no activation has this name."""
-    if name in ACTIVATIONS:
+    if hidden_act in ACTIVATIONS:
         return []
-    return [about("hidden_act", f": {unknown('activation', name, ACTIVATIONS)}")]
+    return [about("hidden_act", f": {unknown('activation', hidden_act, ACTIVATIONS)}")]
+
+
+ActivationName = Annotated[str, activation_problems]
+"""A setting's annotation: the name of an activation."""
 
 
 def linear(tokens: Tensor, layer: nn.Linear) -> Tensor:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from palm.core.component import Component, Registry, count_problems, dropout_problems, positive_problems
+from palm.core.component import Component, Registry
 from palm.core.saved import Specs, Tensors
 
 Judged = tuple[dict[str, Any], Mapping[str, Any]]
@@ -19,15 +19,6 @@ Judged = tuple[dict[str, Any], Mapping[str, Any]]
 
 Scored = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
 """The same of all examples."""
-
-
-def head_problems(hidden_size: object, initializer_range: object, dropout_prob: object = 0.0) -> list[str]:
-    """Check the settings that most heads share; one line for each invalid value."""
-    return [
-        *count_problems(hidden_size=hidden_size),
-        *dropout_problems(dropout_prob=dropout_prob),
-        *positive_problems(initializer_range=initializer_range),
-    ]
 
 
 class Head(Component, nn.Module):

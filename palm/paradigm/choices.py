@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from palm.core.component import choice_problems, raise_any
 from palm.core.saved import NO_LABEL, Specs, Tensors, TensorSpec
 from palm.paradigm.base import HEADS
 from palm.paradigm.class_head import SMALLEST, ClassHead
@@ -111,11 +110,10 @@ class Ranking(ScoreHead):
     example = '[("a query", ["a candidate", "another one"])]'
     metrics = ("ranking",)
 
-    learning_strategy: str = "listwise"
+    learning_strategy: Literal["listwise", "pairwise"] = "listwise"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        raise_any(choice_problems(("listwise", "pairwise"), learning_strategy=self.learning_strategy))
         self.is_pairwise = self.learning_strategy == "pairwise"
         self.inputs_attr = {**self.inputs_attr, **GROUPS}
         self.targets_attr = {"relevance": PER_TEXT}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from palm.core.component import count_problems, dropout_problems, raise_any
+from palm.core.component import (
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    count_problems,
+    dropout_problems,
+    raise_any,
+)
 from palm.core.errors import WiringError, about
 from palm.core.layers import init_weights
 from palm.core.saved import NO_LABEL, Tensors, TensorSpec
-from palm.paradigm.base import HEADS, Head, head_problems
+from palm.paradigm.base import HEADS, Head
 
 BALANCED = "balanced"
 
@@ -112,10 +120,10 @@ class ClassHead(Head):
         ConfigError: if settings are invalid; lists all of them.
     """
 
-    n_classes: int
-    hidden_size: int
-    dropout_prob: float = 0.1
-    initializer_range: float = 0.02
+    n_classes: Annotated[int, partial(count_problems, 2)]
+    hidden_size: PositiveInt
+    dropout_prob: Probability = 0.1
+    initializer_range: PositiveFloat = 0.02
 
     feature: ClassVar[str] = "sentence_embedding"
     has_bias: ClassVar[bool] = True
@@ -123,8 +131,6 @@ class ClassHead(Head):
     def __post_init__(self) -> None:
         super().__post_init__()
         super().__init__()
-        problems = count_problems(least=2, n_classes=self.n_classes)
-        raise_any(problems + head_problems(self.hidden_size, self.initializer_range, self.dropout_prob))
         self.inputs_attr = {self.feature: TensorSpec(("batch", self.hidden_size), torch.float)}
         self.targets_attr = {"label_ids": TensorSpec(("batch",), torch.long)}
         per_class = TensorSpec(("batch", self.n_classes), torch.float)

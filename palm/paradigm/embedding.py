@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from palm.core.component import choice_problems, positive_problems, raise_any
+from palm.core.component import PositiveFloat, PositiveInt
 from palm.core.group import all_rows
 from palm.core.saved import Tensors, TensorSpec
-from palm.paradigm.base import HEADS, Head, head_problems
+from palm.paradigm.base import HEADS, Head
 from palm.paradigm.choices import GROUPS, gather_groups
 from palm.paradigm.mrc import PADDING_LOGIT
 
@@ -41,16 +41,13 @@ class Embedding(Head):
     card = ("sentence-similarity", "text embeddings")
     feature: ClassVar[str] = "sentence_embedding"
 
-    hidden_size: int
-    learning_strategy: str = "in_batch"
-    scale: float = 20.0
+    hidden_size: PositiveInt
+    learning_strategy: Literal["in_batch", "similarity"] = "in_batch"
+    scale: PositiveFloat = 20.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         super().__init__()
-        problems = choice_problems(("in_batch", "similarity"), learning_strategy=self.learning_strategy)
-        problems += positive_problems(scale=self.scale)
-        raise_any(problems + head_problems(self.hidden_size, 0.02))
         self.has_labels = self.learning_strategy == "similarity"
         self.inputs_attr = {self.feature: TensorSpec(("batch", self.hidden_size), torch.float), **GROUPS}
         per_text = TensorSpec(("examples", "texts", self.hidden_size), torch.float)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from palm.core.component import count_problems, positive_problems, raise_any
-from palm.core.layers import ACTIVATIONS, activation_problems, init_weights
+from palm.core.component import PositiveFloat, PositiveInt
+from palm.core.layers import ACTIVATIONS, ActivationName, init_weights
 from palm.core.saved import Tensors, TensorSpec
-from palm.paradigm.base import HEADS, TokenHead, head_problems, values_by_row
+from palm.paradigm.base import HEADS, TokenHead, values_by_row
 
 
 @HEADS.register("mlm")
@@ -41,22 +41,18 @@ class MaskLM(TokenHead):
 
     metrics = ("perplexity", "word_accuracy")
 
-    hidden_size: int
-    vocab_size: int
-    hidden_act: str = "gelu"
+    hidden_size: PositiveInt
+    vocab_size: PositiveInt
+    hidden_act: ActivationName = "gelu"
     _: KW_ONLY
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-12
-    embedding_size: int | None = None
+    initializer_range: PositiveFloat = 0.02
+    layer_norm_eps: PositiveFloat = 1e-12
+    embedding_size: PositiveInt | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         super().__init__()
         width = self.hidden_size if self.embedding_size is None else self.embedding_size
-        problems = head_problems(self.hidden_size, self.initializer_range)
-        problems += count_problems(vocab_size=self.vocab_size, embedding_size=width)
-        problems += positive_problems(layer_norm_eps=self.layer_norm_eps)
-        raise_any(problems + activation_problems(self.hidden_act))
         self.inputs_attr = {
             "encoder_outputs": TensorSpec(("batch", "seq", self.hidden_size), torch.float),
             "embedding_table": TensorSpec((self.vocab_size, width), torch.float),

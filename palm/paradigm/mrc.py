@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from palm.core.component import count_problems, raise_any
+from palm.core.component import PositiveFloat, PositiveInt
 from palm.core.layers import init_weights
 from palm.core.saved import NO_LABEL, Tensors, TensorSpec
-from palm.paradigm.base import HEADS, TokenHead, head_problems
+from palm.paradigm.base import HEADS, TokenHead
 
 PADDING_LOGIT = -1e9
 """Logit of padding: finite, so arithmetic on it is safe, and low enough that its probability is 0."""
@@ -42,20 +42,18 @@ class MRC(TokenHead):
     example = '[("a question", "the text that answers it")]'
     library_model = "ForQuestionAnswering"
 
-    hidden_size: int
+    hidden_size: PositiveInt
     _: KW_ONLY
-    max_answer_len: int | None = 30
-    n_best_size: int = 20
+    max_answer_len: PositiveInt | None = 30
+    n_best_size: PositiveInt = 20
     with_negative: bool = False
     null_score_diff_threshold: float = 0.0
-    initializer_range: float = 0.02
+    initializer_range: PositiveFloat = 0.02
 
     def __post_init__(self) -> None:
         super().__post_init__()
         super().__init__()
         self.longest = 30 if self.max_answer_len is None else self.max_answer_len
-        problems = head_problems(self.hidden_size, self.initializer_range)
-        raise_any(problems + count_problems(max_answer_len=self.longest, n_best_size=self.n_best_size))
         self.metrics = ("squad2",) if self.with_negative else ("squad",)
         per_token = TensorSpec(("batch", "seq"), torch.float)
         self.inputs_attr = {

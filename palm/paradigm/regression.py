@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from palm.core.component import raise_any
+from palm.core.component import PositiveFloat, PositiveInt, Probability
 from palm.core.layers import init_weights
 from palm.core.saved import Tensors, TensorSpec
-from palm.paradigm.base import HEADS, Head, head_problems
+from palm.paradigm.base import HEADS, Head
 
 
 @dataclass(eq=False, repr=False)
@@ -35,16 +35,15 @@ class ScoreHead(Head):
         ConfigError: if settings are invalid; lists all of them.
     """
 
-    hidden_size: int
-    dropout_prob: float = 0.1
-    initializer_range: float = 0.02
+    hidden_size: PositiveInt
+    dropout_prob: Probability = 0.1
+    initializer_range: PositiveFloat = 0.02
 
     feature: ClassVar[str] = "sentence_embedding"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         super().__init__()
-        raise_any(head_problems(self.hidden_size, self.initializer_range, self.dropout_prob))
         self.inputs_attr = {self.feature: TensorSpec(("batch", self.hidden_size), torch.float)}
         self.dropout = nn.Dropout(self.dropout_prob)
         self.out = nn.Linear(self.hidden_size, 1)

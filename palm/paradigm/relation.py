@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from palm.core.component import choice_problems, raise_any
 from palm.core.errors import ConfigError, about
 from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import HEADS
@@ -39,11 +38,10 @@ class Relation(PairHead):
     card = ("token-classification", "relations between spans of a text")
 
     n_span_classes: int | None = None
-    spans: str = "predicted"
+    spans: Literal["given", "predicted"] = "predicted"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        raise_any(choice_problems(("given", "predicted"), spans=self.spans))
         if self.spans == "predicted" and self.n_span_classes is None:
             raise ConfigError(
                 about("n_span_classes", " is missing; 'spans: predicted' needs the number of span labels")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palm.core.component import positive_problems, raise_any
+from palm.core.component import PositiveFloat, positive_problems, raise_any
 from palm.core.errors import ConfigError
 from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import HEADS, TokenHead, values_by_row
@@ -38,13 +38,12 @@ class SequenceLabel(WeightedHead, TokenHead):
     metrics = ("entity_f1", "token_accuracy")
 
     use_crf: bool = False
-    crf_learning_rate_factor: float = 1.0
+    crf_learning_rate_factor: PositiveFloat = 1.0
     emission_l2: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        problems = positive_problems(crf_learning_rate_factor=self.crf_learning_rate_factor)
-        raise_any(problems + positive_problems(emission_l2=self.emission_l2 or 1))
+        raise_any(positive_problems(emission_l2=self.emission_l2 or 1))
         if self.use_crf and not self.class_loss.is_plain:
             raise ConfigError("use_crf does not support class_weights and label_smoothing; leave them out")
         word_mask = TensorSpec(("batch", "seq"), torch.bool)

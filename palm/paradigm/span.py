@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from palm.core.component import count_problems, raise_any
+from palm.core.component import PositiveFloat, PositiveInt, Probability
 from palm.core.layers import init_weights
 from palm.core.saved import NO_LABEL, Tensors, TensorSpec
-from palm.paradigm.base import HEADS, Head, head_problems
+from palm.paradigm.base import HEADS, Head
 from palm.paradigm.class_head import label_error
 
 ScoredSpan = tuple[int, int, int, float]
@@ -76,18 +76,16 @@ class PairHead(Head):
         ConfigError: if settings are invalid; lists all of them.
     """
 
-    n_classes: int
-    hidden_size: int
-    dropout_prob: float = 0.1
-    initializer_range: float = 0.02
+    n_classes: PositiveInt
+    hidden_size: PositiveInt
+    dropout_prob: Probability = 0.1
+    initializer_range: PositiveFloat = 0.02
     _: KW_ONLY
-    biaffine_size: int = 150
+    biaffine_size: PositiveInt = 150
 
     def __post_init__(self) -> None:
         super().__post_init__()
         super().__init__()
-        problems = count_problems(n_classes=self.n_classes, biaffine_size=self.biaffine_size)
-        raise_any(problems + head_problems(self.hidden_size, self.initializer_range, self.dropout_prob))
         sizes = ("hidden_size", "biaffine_size", "dropout_prob", "initializer_range")
         self.sizes: dict[str, Any] = {name: getattr(self, name) for name in sizes}
         self.inputs_attr = {

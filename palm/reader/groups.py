@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 
 from palm.config import FilePath
-from palm.core.component import choice_problems, raise_any
 from palm.core.errors import DataError
 from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
@@ -220,7 +219,7 @@ class EmbeddingReader(GroupReader):
     list_column = "negatives"
     parsed_form: ClassVar[str] = "a text or {'text_a': …} (and 'text_b')"
 
-    label_type: str | None = None
+    label_type: Literal["real"] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -228,7 +227,6 @@ class EmbeddingReader(GroupReader):
         self.gold_names = ("pair",)
         self.target_columns = ()
         if self.label_type is not None:
-            raise_any(choice_problems(("real",), label_type=self.label_type))
             self.target_columns = ("label",)
             self.use_labels(RealLabels())
 

@@ -8,12 +8,12 @@ import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
-from palm.core.component import choice_problems, count_problems, did_you_mean, raise_any, type_problems
+from palm.core.component import count_problems, did_you_mean, raise_any, type_problems
 from palm.core.errors import ConfigError, DataError, about, shortened
 from palm.core.io import describe_error, parse_json, read_bytes, wrap_read_errors
 from palm.core.saved import NO_LABEL
@@ -26,6 +26,8 @@ IDS = "; if labels are written as ids, set n_classes instead of label_map"
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 Shape = tuple[str | int, ...]
+
+LabelType = Literal["class", "real", "count"]
 
 Label = float | list[int] | list[float]
 """An id, a number, the ids of all labels of a text, or the relevances of all candidates."""
@@ -210,7 +212,7 @@ def check_labelled(label: Label, place: str) -> None:
 
 
 def labels_of(
-    label_type: str, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None
+    label_type: LabelType, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None
 ) -> Labels | RealLabels:
     """The labels that a reader's settings describe.
 
@@ -220,9 +222,8 @@ def labels_of(
         label_map: see `Labels`.
 
     Raises:
-        ConfigError: an unknown `label_type`, a `label_map` for numbers, or an error of `Labels`.
+        ConfigError: a `label_map` for numbers, or an error of `Labels`.
     """
-    raise_any(choice_problems(("class", "real", "count"), label_type=label_type))
     if label_type == "class":
         return Labels(n_classes, label_map)
     if label_map is not None:

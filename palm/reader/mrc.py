@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from palm.core.component import count_problems, raise_any
-from palm.core.errors import DataError, shortened
+from palm.core.component import PositiveInt
+from palm.core.errors import ConfigError, DataError, shortened
 from palm.core.saved import NO_LABEL, Tensors
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Predictions, Record, write_answers
@@ -169,22 +169,20 @@ class MRCReader(TokenizingReader):
     split_by = ("context",)
     ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "answers are substrings of the context"}
 
-    max_query_len: int
-    doc_stride: int
+    max_query_len: PositiveInt
+    doc_stride: PositiveInt
     _: KW_ONLY
     remove_noanswer: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.num_special = 2 + self.tokenizer.separators
-        problems = count_problems(max_query_len=self.max_query_len, doc_stride=self.doc_stride)
         least = self.max_query_len + self.num_special + 1
         if self.max_seq_len < least:
-            problems.append(
+            raise ConfigError(
                 f"max_seq_len {self.max_seq_len!r} leaves no room for a context: it should be at least "
                 f"{least}, for max_query_len {self.max_query_len!r} and {self.num_special} special tokens"
             )
-        raise_any(problems)
         self.outputs_attr = {**SEQUENCE_ATTR, "unique_ids": ONE_PER_ROW}
         self.targets_attr = {"start_positions": ONE_PER_ROW, "end_positions": ONE_PER_ROW}
         self.gold_names = ("answers",)

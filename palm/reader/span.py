@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import accumulate, pairwise, starmap
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from palm.config import FilePath
-from palm.core.component import choice_problems, raise_any
 from palm.core.errors import DataError
 from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
@@ -152,15 +151,12 @@ class SpanReader(WordReader):
     label_map: FilePath | dict[str, int]
     _: KW_ONLY
     n_classes: int | None = None
-    span_unit: str | None = None
-    unit: str = "word"
+    span_unit: Literal["word", "char"] | None = None
+    unit: Literal["word", "character"] = "word"
     missing_labels: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.span_unit is not None:
-            raise_any(choice_problems(("word", "char"), span_unit=self.span_unit))
-        raise_any(choice_problems(("word", "character"), unit=self.unit))
         self.labels = Labels(self.n_classes, self.label_map)
         self.span_labels = self.labels
         self.outputs_attr = {**SEQUENCE_ATTR, "word_starts": TensorSpec(("batch", "words"), torch.long)}
@@ -296,11 +292,10 @@ class RelationReader(SpanReader):
 
     span_label_map: FilePath | dict[str, int]
     n_span_classes: int | None = None
-    spans: str = "predicted"
+    spans: Literal["given", "predicted"] = "predicted"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        raise_any(choice_problems(("given", "predicted"), spans=self.spans))
         self.span_labels = Labels(self.n_span_classes, self.span_label_map)
         self.spans_given = self.spans == "given"
         self.num_labels = self.labels.count

@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 
 from palm.config import FilePath
-from palm.core.component import choice_problems, raise_any
 from palm.core.errors import ConfigError, DataError, about
 from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
-from palm.reader.labels import Label, Labels, RealLabels, check_labelled, is_list, labels_of, list_in
+from palm.reader.labels import (
+    Label,
+    Labels,
+    LabelType,
+    RealLabels,
+    check_labelled,
+    is_list,
+    labels_of,
+    list_in,
+)
 from palm.reader.predictions import Record
 from palm.reader.rows import Column, Rows, grouped, sequences_in
 from palm.reader.tables.columns import TableRow, cell_text, cut, is_missing
@@ -210,7 +218,7 @@ class ClassifyReader(TextReader):
 
     n_classes: int | None = None
     label_map: FilePath | dict[str, int] | None = None
-    label_type: str = "class"
+    label_type: LabelType = "class"
     missing_labels: bool = False
 
     def __post_init__(self) -> None:
@@ -270,12 +278,11 @@ class MatchReader(TextReader):
 
     n_classes: int = 2
     label_map: FilePath | dict[str, int] | None = None
-    learning_strategy: str = "pointwise"
-    label_type: str = "class"
+    learning_strategy: Literal["pointwise", "pairwise"] = "pointwise"
+    label_type: LabelType = "class"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        raise_any(choice_problems(("pointwise", "pairwise"), learning_strategy=self.learning_strategy))
         self.is_pairwise = self.learning_strategy == "pairwise"
         labels = labels_of(self.label_type, self.n_classes, self.label_map)
         if not self.is_pairwise:

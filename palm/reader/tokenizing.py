@@ -7,14 +7,14 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import pairwise, starmap
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from palm.config import FilePath
-from palm.core.component import choice_problems, path_problems, raise_any, type_problems
+from palm.core.component import path_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, DataError, about
 from palm.core.io import write_text
 from palm.core.saved import Tensors
@@ -136,13 +136,10 @@ class TokenizingReader(Reader):
     def __post_init__(self) -> None:
         super().__post_init__()
         problems = [
-            *choice_problems(get_args(OnBadRow), on_bad_row=self.on_bad_row),
             *path_problems(vocab_path=self.vocab_path),
             *type_problems(int, "a whole number", max_seq_len=self.max_seq_len, task_id=self.task_id),
             *column_problems(self.columns, self.known_columns),
         ]
-        if self.format is not None:
-            problems += choice_problems(get_args(TableFormat), format=self.format)
         raise_any(problems)
         self.vocab_path = Path(self.vocab_path)
         self.tokenizer = load_tokenizer(self.vocab_path, self.do_lower_case)

@@ -104,11 +104,15 @@ def test_a_long_question_is_cut(vocab: Path, tmp_path: Path) -> None:
     assert tokens(reader, rows, 0) == "[CLS] what is the [SEP] old boat [SEP]"
 
 
-def test_settings_that_leave_no_room_are_refused_together(vocab: Path) -> None:
+def test_settings_out_of_range_are_refused_together_and_those_that_leave_no_room(vocab: Path) -> None:
     with pytest.raises(ConfigError) as error:
-        MRCReader(vocab, 11, 8, 0)
-    stride, length = error.value.problems
+        MRCReader(vocab, 11, 0, 0)
+    query, stride = error.value.problems
+    assert query.startswith("max_query_len: 0 ")
     assert stride.startswith("doc_stride: 0 ")
+    with pytest.raises(ConfigError) as error:
+        MRCReader(vocab, 11, 8, 1)
+    (length,) = error.value.problems
     assert length.startswith("max_seq_len 11 ")
     assert "at least 12" in length
 
