@@ -6,13 +6,13 @@ import functools
 import inspect
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from palm.config.conversion import convert_value, settings_of
 from palm.config.files import Plain, Setting
-from palm.core.component import Component, Registry
+from palm.core.component import Component, PositiveFloat, PositiveInt, Probability, Registry
 from palm.core.errors import ConfigError
 from palm.core.saved import describe
 
@@ -108,6 +108,31 @@ def test_the_fields_of_a_dataclass_are_settings() -> None:
     assert OwnBeam("red").settings == {"colour": "red"}
     with pytest.raises(ConfigError, match="is_red"):
         Torch(3, is_red="no")  # type: ignore[arg-type]
+
+
+@dataclass(eq=False)
+class Shelf(Component):
+    boards: PositiveInt
+    wood: Literal["oak", "pine"] = "oak"
+    _: KW_ONLY
+    slant: Probability = 0.0
+    width: PositiveFloat | None = None
+    load: int | Literal["any"] = "any"
+
+
+class Bookcase(Shelf):
+    def __init__(self, boards: Any, wood: Any = "oak") -> None:
+        super().__init__(boards, wood)
+
+
+def test_values_that_do_not_fit_their_annotations_are_refused_together() -> None:
+    assert Shelf(2, "pine", slant=0.5, width=None, load=3).settings["width"] is None
+    with pytest.raises(ConfigError) as caught:
+        Shelf(0, "ash", slant=1.0, width=-1.0)  # type: ignore[arg-type]
+    assert [line.split(":")[0] for line in caught.value.problems] == ["boards", "wood", "slant", "width"]
+    for made in (Bookcase, Shelf):
+        with pytest.raises(ConfigError, match="'ash' should be one of oak, pine"):
+            made(1, "ash")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("component", [Lamp, Torch])
