@@ -223,7 +223,7 @@ def problems(path: Path) -> list[str]:
     for row in read_table(path, Columns(["label", "text_a"])):
         if isinstance(row, DataError):
             bad.add(row)
-    return [each["problem"].removeprefix(f"{path}:") for each in bad.records]
+    return [each.removeprefix(f"{path}:") for each in bad.problems]
 
 
 def test_a_mistake_after_a_cell_of_two_lines_has_the_first_line_of_its_record(tmp_path: Path) -> None:
@@ -331,8 +331,8 @@ def test_a_mistake_in_a_shard_names_the_shard(vocab: Path, tmp_path: Path) -> No
     reader = ClassifyReader(vocab, 12, n_classes=2)
     reader.bad_rows = BadRows(tmp_path, "skip")
     assert len(list(reader.read(tmp_path / "*.csv", True))) == 10
-    [record] = reader.bad_rows.records
-    assert record["problem"].startswith(f"{tmp_path / '2.csv'}:3: ")
+    [problem] = reader.bad_rows.problems
+    assert problem.startswith(f"{tmp_path / '2.csv'}:3: ")
 
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet"])
