@@ -89,6 +89,8 @@ def test_runs_of_a_sweep_are_named_by_what_was_tried_and_those_of_a_comparison_a
     rows, heads, legend = shown("sweep", found, "0000", "0001")
     assert (rows, heads[5:8]) == (["0000", "0001"], ["learning_rate", "steps", "time"])
     assert legend == ["0000: 0.1", "0001: 0.2"]
+    page = (tmp_path / "sweep" / "report.html").read_text(encoding="utf-8")
+    assert "the best is <code>0001</code>, with learning_rate 0.2; train it" in page
     names = ("alone-slot-seed1-5e6f", "together-seed1-1a2b")
     found = comparison()
     for way, name in zip(found["ways"], reversed(names), strict=True):
