@@ -326,6 +326,9 @@ class _Sources:
         for other, own_name in PUBLISHED.items():
             if other in scopes[None] and own_name not in scopes[None]:
                 scopes[None][own_name] = scopes[None].pop(other)
+            elif other in scopes[None]:
+                line = "%s does not replace %s, which is set too; remove one of them"
+                logger.warning(line, scopes[None][other].place(other), own_name)
         return [Layer(own, scope) for scope, own in scopes.items()]
 
 
@@ -514,7 +517,16 @@ class Config:
             if pair not in self._reported and guessed(winner.value) != guessed(setting.value):
                 self._reported.add(pair)
                 given = shown(winner.value), shown(setting.value)
-                logger.info("%s = %s overrides %s (%s)", winner.place(name), *given, setting.origin)
+                task = self._task_of(setting) if self._task_of(winner) is None else None
+                is_meant = task is None or winner.origin.startswith("--")
+                remedy = "" if is_meant else f"; to set it for one task, write {task}.{name} there"
+                log = logger.info if is_meant else logger.warning
+                log("%s = %s overrides %s (%s)%s", winner.place(name), *given, setting.origin, remedy)
+
+    def _task_of(self, setting: Setting) -> str | None:
+        """Return the task that a setting is written for."""
+        scopes = (layer.scope for layer in self.layers if any(s is setting for s in layer.settings.values()))
+        return next((scope for scope in scopes if scope in self.tasks), None)
 
     def _reason(
         self, name: str, task: str | None, excused: bool, owners: Components, own: Components

@@ -18,6 +18,7 @@ import yaml
 
 from palm.core.errors import ConfigError
 from palm.core.io import parse_json, read_bytes
+from palm.core.logging import logger
 from palm.core.process import is_program
 
 TRUE_WORDS = ("true", "yes", "on")
@@ -431,10 +432,13 @@ def split_arguments(
     """
     commands: list[str] = []
     settings: list[str] = []
+    given: dict[str, Any] = {}
     for name, value in _options(words, flags):
         if name is None:
             commands.append(value)
             continue
+        if name not in own and shown(given.setdefault(name, value)) != shown(value):
+            logger.warning("--%s is given twice: %s overrides %s", name, shown(value), shown(given[name]))
         option = f"--{name}" if isinstance(value, Flag) else f"--{name}={value}"
         (commands if name in own else settings).append(option)
     return commands, settings

@@ -285,8 +285,8 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "keep_last_n": (_is_count_or_never, "1 or more, or -1 for all"),
     "num_devices": (lambda value: value == "auto" or value >= 1, "1 or more, or auto"),
     "process_group_timeout": (lambda value: value > 0, "above 0"),
-    # the range of torch's generator
-    "random_seed": (lambda value: -(2**63) <= value < 2**64, "a whole number of at most 64 bits"),
+    # the range of torch's generator; other programs take -1 for a new seed in every run
+    "random_seed": (lambda value: 0 <= value < 2**64, "a whole number of 0 or more, and at most 64 bits"),
 }
 """Setting -> a check of its value, and a description of valid values."""
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -33,7 +34,7 @@ from palm.optimizer.lr_sched import HORIZON, LR_SCHEDULES
 from palm.paradigm import HEADS
 from palm.reader import READERS
 from palm.reader.labels import Labels
-from palm.reader.tables.files import is_data, missing_reason
+from palm.reader.tables.files import is_data, missing_reason, parts_of, table_of
 from palm.train.model_paths import name_problem
 
 # In the order of `palm ls`.
@@ -43,6 +44,14 @@ REGISTRIES = {registry.setting: registry for registry in _ALL}
 HIGHEST_RATE = 0.1
 HIGHEST_DECAY = 1.0
 """A higher `learning_rate` or `weight_decay` is taken for a mistake, with a warning."""
+
+
+AS_IT_IS = {
+    r"\$\w+|\$\{\w+\}|%\w+%": "palm fills in no variables of the shell",
+    r"[^/]*\\[^/]*|(?<=/)[A-Za-z]:(?=/)": "this machine has no drives; write folders with / between them",
+    r"(?<=/)[“„«‘]|[”“»’]$": "quotation marks of a word processor belong to the name; write straight ones",
+}
+"""Part of a path to write to -> the reason why it does not mean what it means elsewhere."""
 
 
 def doubtful_settings(run: RunConfig) -> Iterator[str]:
@@ -85,8 +94,15 @@ def _of_values(run: RunConfig) -> Iterator[tuple[str, str]]:
         )
     if optimizer.get("weight_decay", 0) > HIGHEST_DECAY:
         yield "weight_decay", f"is {optimizer['weight_decay']:g}, which removes the weights; usual is 0.01"
-    if (variable := re.search(r"\$\w+|\$\{\w+\}", str(run.settings.save_path))) is not None:
-        yield "save_path", f"contains {variable[0]!r} as it is: palm fills in no variables of the shell"
+    yield from _of_paths(save_path=run.settings.save_path, data_cache=run.settings.data_cache)
+
+
+def _of_paths(**paths: Path | None) -> Iterator[tuple[str, str]]:
+    """Yield the paths to write to whose names have a part that was meant for another program."""
+    for name, path in paths.items():
+        for pattern, why in AS_IT_IS.items():
+            if path is not None and (found := re.search(pattern, path.as_posix())) is not None:
+                yield name, f"contains {found[0]!r} as it is: {why}"
 
 
 def _of_task(task: TaskConfig) -> Iterator[tuple[str, str]]:
@@ -100,6 +116,11 @@ def _of_task(task: TaskConfig) -> Iterator[tuple[str, str]]:
         yield "pred_output_path", f"has no effect: task {task.name!r} has no pred_file; give one"
     if own.pred_file is not None and not is_data(own.pred_file):
         yield "pred_file", f"does not exist: {own.pred_file}; training does not need it, prediction will"
+    if own.train_file is not None:
+        parts = parts_of(table_of(own.train_file))
+        if twice := [part.name for part in {*parts} if parts.count(part) > 1]:
+            yield "train_file", f"names {', '.join(sorted(twice))} twice; each file is read once"
+    yield from _of_paths(pred_output_path=own.pred_output_path)
     yield from _of_labels(task)
 
 

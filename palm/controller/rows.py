@@ -210,6 +210,9 @@ def _stored(task: TaskConfig, parts: Mapping[str, Sequence[int]], tells: bool) -
     counted = ", ".join(f"{len(rows)} {part}" for part, rows in parts.items())
     if tells:
         logger.info("%s: chosen from %s: %s rows", task.name, path.name, counted)
+        if (task.settings.sample or 0) > len(parts["train"]):
+            line = "%s: sample is %d, but there are only %d rows to train on, which are all used"
+            logger.warning(line, task.name, task.settings.sample, len(parts["train"]))
     return found
 
 

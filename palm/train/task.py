@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from palm.backbone.base import Backbone
@@ -29,6 +30,7 @@ from palm.mixing.strategies import TaskProgress, planned_updates
 from palm.paradigm.base import HEADS, Head
 from palm.reader.base import READERS, Reader
 from palm.reader.cache import training_rows
+from palm.reader.labels import RealLabels
 from palm.reader.rows import SEQUENCE_ATTR, BadRows, Column, Rows
 from palm.reader.tables.files import data_checksum
 from palm.train.stream import TaskStream
@@ -100,6 +102,9 @@ def _check_same_rows(ours: Column, theirs: Column, begins: str) -> None:
 
 PREDICTION_ROWS = 32
 """Default number of rows per prediction step."""
+
+FAR = 30
+"""A number so many times as far from the median as all others is taken for a mistake, with a warning."""
 
 
 @dataclass(eq=False, repr=False)
@@ -174,6 +179,16 @@ def _warn_of_one_label(task: Task, target: str, labels: Column) -> None:
         )
 
 
+def _warn_of_a_far_label(task: Task, values: npt.NDArray[Any]) -> None:
+    """Warn of a number that is far from all others, such as 9999 for an unknown one."""
+    away = np.abs(values - np.median(values))
+    others = away[away < away.max()].max(initial=0)
+    if away.max() > FAR * others > 0:
+        far = f"{away.max() / others:.0f} times as far from the median {np.median(values):g} as any other"
+        remedy = "if it stands for something else, such as an unknown number, leave such rows out"
+        task.reader.warn_once(f"{task.name}: the label {values[away.argmax()]:g} is {far}; {remedy}")
+
+
 class TaskState:
     """A task in a run: its batches and its progress.
 
@@ -209,6 +224,8 @@ class TaskState:
         if len(task.head.targets_attr) == 1 and (target := next(iter(task.head.targets_attr))) in rows:
             task.head.count_labels(rows[target].values)
             _warn_of_one_label(task, target, rows[target])
+            if target == RealLabels.target:
+                _warn_of_a_far_label(task, rows[target].values)
         assert task.batch_size is not None
         self.stream = TaskStream(
             task.name,

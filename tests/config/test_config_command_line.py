@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from helpers.messages import facts
-from palm.config.files import Flag, guessed, read_arguments
+from palm.config.files import Flag, guessed, read_arguments, split_arguments
 
 
 def read(*words: str) -> tuple[dict[str, Any], list[str]]:
@@ -37,6 +39,16 @@ def test_an_option_without_a_value_is_a_flag() -> None:
 def test_words_of_no_option_are_reported() -> None:
     problems = read("train", "--a", "1", "2", "-x", "--")[1]
     assert [facts(line).split()[1] for line in problems] == ["'train'", "'2'", "'-x'", "'--'"]
+
+
+def test_a_setting_given_twice_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    split_arguments(
+        ["--num_epochs", "2", "--task", "a", "--num_epochs=3", "--task", "b", "--x", "1", "--x", "1"],
+        ["task"],
+    )
+    (line,) = caplog.messages
+    assert line.startswith("--num_epochs ")
+    assert "3 overrides 2" in line
 
 
 SCRIPT = """

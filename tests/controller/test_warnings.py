@@ -147,6 +147,11 @@ def test_a_setting_without_effect_is_reported(
         ("learning_rate", 5.0, "5e-4"),
         ("weight_decay", 1000.0, "0.01"),
         ("save_path", "$NOWHERE/out", "$NOWHERE"),
+        ("save_path", "%NOWHERE%/out", "%NOWHERE%"),
+        ("save_path", "D:\\me\\out", r"'D:\\me\\out'"),
+        ("data_cache", "D:/me/out", "'D:'"),
+        ("cls.pred_output_path", "“out”", "'“'"),
+        ("cls.train_file", "cls.tsv, cls.tsv", "cls.tsv twice"),
     ],
 )
 def test_an_unlikely_value_is_reported(
@@ -158,9 +163,54 @@ def test_an_unlikely_value_is_reported(
     words: str,
 ) -> None:
     monkeypatch.chdir(folder)
-    (line,) = warnings(caplog, tiny.config(folder, "cls", **{name: value}))
+    more = {"cls.pred_file": "cls.tsv"} if name == "cls.pred_output_path" else {}
+    (line,) = warnings(caplog, tiny.config(folder, "cls", **{name: value}, **more))
     assert f"{name.removeprefix('cls.')} " in line
     assert words in line
+
+
+def test_a_value_of_a_task_file_that_the_global_file_overrides_is_reported(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = tiny.config(folder, "cls", max_seq_len=32)
+    config["tasks"]["cls"]["max_seq_len"] = 16
+    (line,) = warnings(caplog, config)
+    assert "max_seq_len = 32 overrides 16 (config['tasks']['cls'])" in line
+    assert "cls.max_seq_len" in line
+    caplog.clear()
+    assert warnings(caplog, {**config, "cls.max_seq_len": 16}) == []  # written for one task
+
+
+def test_a_seed_beside_the_seed_of_the_run_is_reported(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (line,) = warnings(caplog, tiny.config(folder, "cls", seed=3, random_seed=1))
+    assert "seed does not replace random_seed" in line
+
+
+def test_a_sample_of_more_rows_than_there_are_is_reported(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (line,) = warnings(caplog, tiny.config(folder, "cls", **{"cls.sample": 41}))
+    assert "sample is 41" in line
+    assert "40 rows" in line
+    caplog.clear()
+    assert warnings(caplog, tiny.config(folder, "cls", **{"cls.sample": 40})) == []
+
+
+@pytest.mark.parametrize(("far", "told"), [("9999", "9999"), ("-999", "-999"), ("90", "")])
+def test_a_number_far_from_all_others_is_reported(
+    folder: Path, caplog: pytest.LogCaptureFixture, far: str, told: str
+) -> None:
+    rows = ["label\ttext_a", *(f"{number}\ta {word} door" for number, word in enumerate("abcdefgh"))]
+    (folder / "cls.tsv").write_text("\n".join([*rows, f"{far}\tred"]) + "\n", encoding="utf-8")
+    config = tiny.config(folder, "cls")
+    own = {"reader": "cls", "paradigm": "regression", "train_file": str(folder / "cls.tsv")}
+    config["tasks"]["cls"] = own
+    found = [line for line in warnings(caplog, config, reads_data=True) if "median" in line]
+    assert [f"the label {told} " in line and " as far from the median " in line for line in found] == [
+        True
+    ] * bool(told)
 
 
 @pytest.mark.parametrize(
