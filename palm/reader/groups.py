@@ -171,10 +171,10 @@ class RankingReader(GroupReader):
 
     def label_of(self, row: TableRow, labels: Labels | RealLabels) -> Label | None:
         cell = row.cells["label"]
-        if is_missing(cell):
+        if is_missing(cell) and cell != []:
             return None
         found = [labels.value_of(each, row.place) for each in list_in(cell, row.place, "label", "numbers")]
-        if min(found) < 0:
+        if min(found, default=0) < 0:
             raise DataError(f"{row.place}: a relevance should be 0 or more, not {min(found)!r}")
         return found
 

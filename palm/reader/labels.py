@@ -80,6 +80,7 @@ class Labels:
             DataError: not a label of this task; the message begins with `place`.
         """
         text = cell_text(cell)
+        shown = "null" if cell is None else repr(text)
         if isinstance(cell, ClassId) and not self._ids:
             text = str(int(cell))
             known = self._of_files.setdefault(int(cell), cell.name)
@@ -98,10 +99,10 @@ class Labels:
         if self._ids:
             known = ", ".join(shortened(list(self._ids), _SHOWN))
             hint = did_you_mean(text, self._ids) or (IDS if text.isdecimal() else "")
-            raise DataError(f"{place}: the label {text!r} is not in the label_map ({known}){hint}")
+            raise DataError(f"{place}: the label {shown} is not in the label_map ({known}){hint}")
         if not re.fullmatch(r"-?[0-9]{1,18}", text):
             raise DataError(
-                f"{place}: the label {text!r} is not a whole number{self._range}; set label_map for names"
+                f"{place}: the label {shown} is not a whole number{self._range}; set label_map for names"
             )
         if int(text) < 0 or (self._n_classes is not None and int(text) >= self._n_classes):
             raise DataError(f"{place}: the label {text!r} should be a whole number{self._range}")
@@ -187,7 +188,7 @@ class RealLabels:
             raise DataError(f"{place}: the label {text!r} is not a number; write it like 3, -0.5 or 1e-3")
         value = float(text)
         if abs(value) > float(np.finfo(np.float32).max):
-            raise DataError(f"{place}: the label {text!r} is too large for a 32-bit number; scale the labels")
+            raise DataError(f"{place}: the label {cell} is too large for a 32-bit number; scale the labels")
         return value
 
 

@@ -415,12 +415,14 @@ class MultiLabelReader(TextReader):
             is_empty = all(is_missing(row.cells[name]) for name in self.label_columns)
             return None if is_empty else [*self._answers(row)]
         cell = row.cells["label"]
+        place = row.place
         if is_missing(cell) and cell != []:
             return None
         if isinstance(cell, str) and not is_list(cell):
+            place = f"{place}: {cut(cell)!r}" if self.label_separator in cell else place
             cell = [each.strip() for each in cell.split(self.label_separator) if each.strip()]
         items = list_in(cell, row.place, "label", "labels")
-        found = sorted(self.sets.value_of(item, row.place) for item in items)
+        found = sorted(self.sets.value_of(item, place) for item in items)
         if len({*found}) < len(found):
             raise DataError(
                 f"{row.place}: {cut(repr(items))} has a label twice"

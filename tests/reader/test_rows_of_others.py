@@ -12,7 +12,14 @@ from helpers import tiny
 from helpers.reader_files import encoded, write_text
 from palm.controller.rows import RowKeys, sample, split
 from palm.core.errors import DataError
-from palm.reader import ClassifyReader, MultiLabelReader, SequenceLabelReader, SpanReader
+from palm.reader import (
+    ClassifyReader,
+    MRCReader,
+    MultiLabelReader,
+    RankingReader,
+    SequenceLabelReader,
+    SpanReader,
+)
 from palm.reader.inspection import gold_of
 from palm.reader.labels import Labels
 
@@ -30,6 +37,50 @@ def test_a_one_hot_list_is_an_error_with_the_remedy(vocab: Path, tmp_path: Path)
     path = lines(tmp_path, {"text_a": "a", "label": [0, 0, 1, 1]})
     with pytest.raises(DataError, match=r"rows.jsonl:1: .*looks one-hot.*label_columns"):
         list(MultiLabelReader(vocab, 16, n_classes=4).read(path, with_targets=True))
+
+
+def test_a_message_about_one_of_several_labels_has_the_whole_cell(vocab: Path, tmp_path: Path) -> None:
+    reader = MultiLabelReader(vocab, 16, label_map={"a": 0, "b": 1})
+    path = write_text(tmp_path, "rows.csv", 'label,text_a\n"{a,b}",a\n')
+    with pytest.raises(DataError, match=r"rows.csv:2: '\{a,b\}': the label '\{a' "):
+        list(reader.read(path, with_targets=True))
+    with pytest.raises(DataError, match=r"rows.jsonl:1: the label null "):
+        list(reader.read(lines(tmp_path, {"text_a": "a", "label": [None]}), with_targets=True))
+
+
+def test_a_number_that_is_too_large_is_shown_as_it_was_written(vocab: Path, tmp_path: Path) -> None:
+    reader = ClassifyReader(vocab, 16, label_type="real")
+    with pytest.raises(DataError, match=r"rows.jsonl:1: the label 1e\+39 is too large"):
+        list(reader.read(lines(tmp_path, {"text_a": "a", "label": 1e39}), with_targets=True))
+
+
+def test_a_row_without_candidates_or_a_context_is_refused_for_that(vocab: Path, tmp_path: Path) -> None:
+    ranking = RankingReader(vocab, 16)
+    for label, problem in (([], "candidates is empty"), ("[]", "candidates is empty")):
+        path = lines(tmp_path, {"text_a": "a", "candidates": [], "label": label})
+        with pytest.raises(DataError, match=rf"rows.jsonl:1: {problem}"):
+            list(ranking.read(path, with_targets=True))
+    path = lines(tmp_path, {"question": "a", "answers": ["b"]})
+    with pytest.raises(DataError, match=r"rows.jsonl:1: 'context' is missing; the row has question, answers"):
+        list(MRCReader(vocab, 16, max_query_len=4, doc_stride=4).read(path, with_targets=True))
+
+
+def test_predictions_that_are_read_as_labels_are_reported(
+    vocab: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = ClassifyReader(vocab, 16, n_classes=2)
+    path = lines(tmp_path, {"text_a": "a", "label": "1", "probability": 0.7})
+    assert len(list(reader.read(path, with_targets=False))) == 1
+    assert caplog.messages == []
+    assert len(list(reader.read_gold(path))) == 1
+    assert [line.startswith(f"{path}:1: label and probability") for line in caplog.messages] == [True]
+
+
+def test_columns_by_number_are_refused_with_the_setting(vocab: Path, tmp_path: Path) -> None:
+    reader = ClassifyReader(vocab, 16, n_classes=2, columns={"text_a": "0", "label": "1"})
+    path = write_text(tmp_path, "rows.csv", "kind,message\n0,a\n")
+    with pytest.raises(DataError, match=r"rows.csv:1: .*'1', '0'.* columns: \{label: "):
+        list(reader.read(path, with_targets=True))
 
 
 def test_an_empty_cell_is_not_annotated_and_an_empty_list_has_no_labels(vocab: Path, tmp_path: Path) -> None:

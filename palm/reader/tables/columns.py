@@ -111,6 +111,10 @@ class Columns:
         if missing and not varies:
             raise DataError(f"{place}: {self._lacking(missing, names, found)}")
         self._warn_of_guesses(found, place)
+        if self._warn is not None and found.get("label") == "label" and "probability" in names:
+            self._warn(
+                f"{place}: label and probability are columns of predictions; check that labels are true"
+            )
         if varies and not self.names:
             self._unseen = {*TARGETS} & {*self.required}
         self._sources = {
@@ -142,6 +146,7 @@ class Columns:
             if value is not None:
                 self._unseen.discard(name)
             elif name in self.required and name not in TARGETS:
+                self._unseen -= {each for each in self._unseen if self._sources[each] in row.cells}
                 hint = did_you_mean(source, row.cells) or f"; the row has {cut(', '.join(row.cells))}"
                 problem = "is null" if source in row.cells else f"is missing{hint}"
                 raise DataError(f"{row.place}: {source!r} {problem}")
@@ -178,6 +183,8 @@ class Columns:
         if close and not any("\r" in name for name in names):
             hint = f"; rename {close!r} to {first!r}, or set columns: {{{first}: {close}}}"
             hint = f"; did you mean {close!r}?" if missing[0] in self.named else hint
+        elif missing[0] in self.named:
+            hint = hint or f"; columns: {{{missing[0]}: …}} should be one of these names"
         lacks = ", ".join(repr(self._expected(name)) for name in missing)
         return f"the header lacks {lacks}; it names {cut(', '.join(names))}{hint}"
 
