@@ -54,7 +54,7 @@ from palm.predict.loading import load_models
 from palm.reader.tables.files import data_checksum
 from palm.train.callbacks import Evaluated, Planned, Recorded
 from palm.train.evaluation import json_ready
-from palm.train.folder import only_run_in, saved_in
+from palm.train.folder import only_run_in, read_run_record, saved_in
 from palm.train.model_paths import BEST, LAST
 from palm.train.task_model import encoded
 
@@ -102,6 +102,8 @@ class Source:
         if output is None and not run.folder.name:
             raise ConfigError(f"save_path: {run.folder} has no folder beside it for the runs; set --output")
         folder = run.folder.with_name(f"{run.folder.name}_{kind}") if output is None else Path(output)
+        if read_run_record(folder) is not None:
+            raise StorageError(f"{folder} is the folder of a run; give the {kind} another one (--output)")
         pool = pool or Pool()
         slots = pool.slots(workers, run.settings.use_gpu, devices_of(run.settings))
         with only_run_in(folder):

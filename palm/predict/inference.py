@@ -22,9 +22,9 @@ from palm.config.files import data_path
 from palm.core.cache import LESS_PREDICTED, explain_limits
 from palm.core.component import Component, path_problems, raise_any, type_problems, unknown
 from palm.core.device import device_of, resolved
-from palm.core.errors import ConfigError, DataError, PalmError
+from palm.core.errors import ConfigError, DataError, PalmError, StorageError
 from palm.core.group import broadcast, is_main_process, report_missing_ranks
-from palm.core.io import check_not_read, checksum, remove
+from palm.core.io import check_not_read, checksum, is_sealed, remove
 from palm.core.layers import WeightCache
 from palm.core.logging import printable
 from palm.core.saved import Tensors, tensor_digests
@@ -191,6 +191,8 @@ def _checked_table(file: Path, target: Path) -> bool:
     check_output_name(target)
     is_table = is_table_name(target) and not target.is_dir()
     folder = target.parent if is_table else target
+    if is_sealed(folder):
+        raise StorageError(f"{folder} is a saved model or a checkpoint; write the predictions elsewhere")
     for name in [target.name] if is_table else PREDICTION_FILES:
         check_not_read(folder / name, sources_of(file))
     return is_table

@@ -245,6 +245,10 @@ def _only_file(path: Path) -> Path:
     reason = "unknown kind of file" if path.exists() else "it does not exist"
     if path.is_dir():
         reason = f"it contains {', '.join(shortened(names, 8))}" if names else "it is empty"
+        if broken := [name for name in names if not (path / name).exists()]:
+            reason = (
+                f"{', '.join(shortened(broken, 8))} are links to files that do not exist; download it again"
+            )
     expected = ", ".join([*WEIGHT_FILES[:-2], "one .pdparams", "PaddlePALM's params"])
     raise StorageError(f"no weights at {path}: {reason}; expected one of {expected}")
 

@@ -98,6 +98,8 @@ def read_history(run: str | Path) -> History:
     elif path.suffix != Path(HISTORY_FILE).suffix and path.is_file():
         raise StorageError(f"{path} is not a history; name the save_path of a run of this version of palm")
     events = read_events(path)
+    if not events and path.stat().st_size:
+        raise StorageError(f"{path} is damaged: no event of it can be read; give another run")
 
     def of_kind(kind: type[E]) -> list[E]:
         return [event for event in events if isinstance(event, kind)]

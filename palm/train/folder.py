@@ -124,6 +124,9 @@ class RunFolder:
             self._check_movable()
         elif found and (record is None or not record["finished"]):
             raise StorageError(self.refusal())
+        elif (place := self._needed_inside()) is not None:
+            problem = "so a later run cannot move the folder aside; give the run a folder of its own"
+            logger.warning("save_path: %s also holds %s, which is needed, %s", self.path, place, problem)
         return RunStart(_new_id(), checkpoint)
 
     def _continued(self, record: names.RunRecord | None) -> RunStart:
@@ -153,7 +156,9 @@ class RunFolder:
         lines = self._differences(record, identity)
         is_finished = record is not None and record["finished"] is not None
         if record is not None and is_finished and not lines and record["total_steps"] == total_steps:
-            logger.info("%s: this run is finished already; to train it again, set overwrite: true", self.path)
+            log = logger.warning if self.overwrite else logger.info
+            more = ", without resume" if self.overwrite else ""
+            log("%s: this run is finished already; to train it again, set overwrite: true%s", self.path, more)
             return result_in(self.path)
         is_lost = start.checkpoint is None and (is_finished or bool(lines)) and not self.overwrite
         if is_lost or not start.continues:
@@ -237,13 +242,17 @@ class RunFolder:
 
     def _check_movable(self) -> None:
         """Check that nothing that this process needs is in the folder of the earlier run."""
+        if (place := self._needed_inside()) is not None:
+            raise StorageError(
+                f"save_path: {self.path} holds an earlier run, which would be moved with everything in "
+                f"the folder, but {place} is needed; move it, or give another save_path"
+            )
+
+    def _needed_inside(self) -> Path | None:
+        """Return a file in the folder that the run reads, or the working directory; None without any."""
         folder = self.path.resolve()
-        for place in (*self.inputs, Path.cwd()):
-            if place.resolve().is_relative_to(folder):
-                raise StorageError(
-                    f"save_path: {self.path} holds an earlier run, which would be moved with everything in "
-                    f"the folder, but {place} is needed; move it, or give another save_path"
-                )
+        places = (*self.inputs, Path.cwd())
+        return next((place for place in places if place.resolve().is_relative_to(folder)), None)
 
     def refusal(self, lines: Sequence[str] = ()) -> str:
         """Describe the run in the folder, the differences to this one, and the ways on."""

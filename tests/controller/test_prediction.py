@@ -12,6 +12,7 @@ import pytest
 import palm
 from helpers import tiny
 from palm.controller.controller import Controller
+from palm.core.errors import StorageError
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +91,12 @@ def test_the_resolved_configuration_repeats_the_run(folder: Path) -> None:
     resolved["global"]["save_path"] = str(folder / "again")
     Controller(resolved, argv=[]).train()
     assert (folder / "again" / "cls" / "infer_model" / "model.safetensors").read_bytes() == weights
+
+
+def test_predictions_are_not_written_into_a_model(trained: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(model_of(trained, "cls"), tmp_path / "model"))
+    before = sorted(folder.iterdir())
+    for output in (folder, folder / "answers.csv"):
+        with pytest.raises(StorageError, match=r"model is a saved model"):
+            palm.load_model(folder).predict_file(trained / "cls.tsv", output)
+    assert sorted(folder.iterdir()) == before

@@ -41,11 +41,20 @@ def test_a_second_run_is_refused_or_takes_the_place_of_the_first(folder: Path) -
 
 
 @pytest.mark.parametrize("settings", [{"resume": "auto"}, {}, {"resume": "auto", "overwrite": True}])
-def test_a_finished_run_returns_its_result_and_stays_as_it_is(folder: Path, settings: dict[str, Any]) -> None:
+def test_a_finished_run_returns_its_result_and_stays_as_it_is(
+    folder: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any]
+) -> None:
     same = {"num_epochs": 1, "save_every_n_steps": 5}
     first = controller(folder, "cls", **same).train()
     before = contents(folder / "out")
-    again = controller(folder, "cls", **same, **settings).train(callbacks=[_refused])
+    with caplog.at_level("INFO", "palm"):
+        again = controller(folder, "cls", **same, **settings).train(callbacks=[_refused])
+    (told,) = [record for record in caplog.records if "is finished already" in record.getMessage()]
+    remedy = "without resume" if "overwrite" in settings else "set overwrite: true"
+    assert (told.levelname, remedy in told.getMessage()) == (
+        "WARNING" if "overwrite" in settings else "INFO",
+        True,
+    )
     assert contents(folder / "out") == before
     assert [path.name for path in folder.glob("out*")] == ["out"]
     assert (again.steps, again.best, again.paths) == (first.steps, first.best, first.paths)
@@ -80,6 +89,13 @@ def test_a_finished_run_is_neither_trained_anew_nor_moved_where_that_takes_somet
         controller(folder, "cls", **{"num_epochs": 1, **common, **second}).train()
     assert "resume: auto" not in str(caught.value)
     assert contents(folder) == before
+
+
+def test_a_folder_that_holds_what_the_run_reads_is_reported(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    controller(folder, "cls", num_epochs=1, save_path=str(folder)).train()
+    assert [f"also holds {folder / 'cls.tsv'}" in line for line in caplog.messages].count(True) == 1
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -96,6 +96,15 @@ def test_a_comparison_is_trained_once_and_continues_with_what_is_missing(
     assert json.loads(json.dumps(again.as_json()["answers"])) == found["answers"]
 
 
+def test_the_folder_of_a_run_is_not_one_of_comparisons(compared: Path, tmp_path: Path) -> None:
+    words = copied(compared, tmp_path)
+    run = tmp_path / "grid" / "runs" / "together-seed1" / "out"
+    before = sorted(run.rglob("*"))
+    with raises(StorageError, "--output", str(run)):
+        palm.compare(words[1], seeds=2, output=run)
+    assert sorted(run.rglob("*")) == before
+
+
 def test_what_cannot_be_compared_is_reported_before_anything_is_trained(tmp_path: Path) -> None:
     given = made(tmp_path, "cls", "match")
     with pytest.raises(ConfigError, match="seeds: 1"):

@@ -18,6 +18,7 @@ from helpers.reader_files import write_vocabulary
 from palm.backbone import BERT
 from palm.core.errors import DataError, StorageError
 from palm.paradigm import Classify
+from palm.pretrained.directory import read_weights
 from palm.pretrained.loading import load_backbone, load_pretrain
 from palm.pretrained.names import from_ours
 from palm.pretrained.peft import read_adapters
@@ -295,3 +296,10 @@ def test_settings_of_adapters_that_only_matter_to_training_are_read(tmp_path: Pa
     head = {"base_model.model.classifier.weight": torch.ones(2, 8)}
     save_file({**factors(), **head}, tmp_path / "adapter_model.safetensors")
     assert read_adapters(BERT(**SIZES), tmp_path).alpha == 4.0
+
+
+def test_links_to_files_that_were_deleted_are_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "model.safetensors").symlink_to("../../blobs/1")
+    with raises(StorageError, "no weights at", "model.safetensors are links"):
+        read_weights(tmp_path)

@@ -25,6 +25,7 @@ import palm
 from helpers.browser import HAS_BROWSER, browser
 from helpers.runs import HOSTILE
 from palm.cli import main
+from palm.core.errors import StorageError
 from palm.core.logging import logger
 from palm.report.analysis import MOST_OF_CELL
 from palm.report.charts import COLOURS
@@ -144,6 +145,12 @@ def test_the_page_shows_what_was_trained_and_how_to_do_it_again(reported: Path) 
     assert "Step 3: a warning with <b>markup</b>" in text
     assert "No model" in text
     assert "exactly right" in text
+
+
+def test_a_history_without_a_readable_event_is_damaged(run: Path) -> None:
+    (run / "history.jsonl").write_text("{", encoding="utf-8")
+    with pytest.raises(StorageError, match=r"history\.jsonl is damaged"):
+        palm.write_report(run)
 
 
 def test_a_run_that_is_under_way_and_has_no_settings_can_be_shown(run: Path) -> None:
