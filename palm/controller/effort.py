@@ -19,7 +19,7 @@ from palm.controller.resolve import resolve
 from palm.controller.rows import choose_rows
 from palm.core.device import device_of
 from palm.core.errors import PalmError
-from palm.core.group import count_devices
+from palm.core.group import count_devices, launched_processes
 from palm.optimizer.lr_sched import LR_SCHEDULES
 from palm.reader import READERS
 
@@ -144,7 +144,8 @@ def choose_settings(effort: Effort, facts: RunFacts) -> Choice:
     if facts.is_pretrained and width <= NARROW and epochs * per_epoch < FEW_UPDATES:
         rate = float(f"{rate * FEW_FACTOR:.2g}")
         encoder += f", {epochs * per_epoch} updates"
-    many = f"{COUNTED_ROWS} rows or more" if rows >= COUNTED_ROWS else f"{rows} rows"
+    counted = f"{rows} rows{' or more' * (rows >= COUNTED_ROWS)}"
+    many = "an unknown number of rows" if facts.rows is None else counted
     chosen: Choice = {
         "learning_rate": (rate, encoder),
         "batch_size": (batch, many),
@@ -240,9 +241,8 @@ def _is_chosen(run: RunConfig, name: str, task: str | None = None) -> bool:
 
 def _devices(settings: RunSettings) -> int:
     # Of a program that a launcher has started already, or else of the processes that the run will start.
-    started = os.environ.get("WORLD_SIZE") if "RANK" in os.environ else None
-    if started is not None:
-        return int(started)
+    if {"RANK", "WORLD_SIZE"} <= os.environ.keys():
+        return launched_processes()
     return count_devices(device_of(settings.use_gpu, settings.device), settings.num_devices)
 
 

@@ -96,7 +96,18 @@ LEAVE_DELAY = 0.2
 
 def is_launched() -> bool:
     """Check whether a launcher (`torchrun`) started this process as one of several."""
-    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return "RANK" in os.environ and launched_processes() > 1
+
+
+def launched_processes() -> int:
+    """Return the number of processes that the launcher of this one has started.
+
+    Raises:
+        ConfigError: it is not a number.
+    """
+    if (given := os.environ.get("WORLD_SIZE", "1")).isdecimal():
+        return int(given)
+    raise ConfigError(f"WORLD_SIZE should be a number of processes, as torchrun sets it, not {given!r}")
 
 
 def _restarts() -> int:
@@ -376,6 +387,10 @@ SAVE_SECONDS = 30
 """Time between SIGTERM and the end of a process, the same as that of `torchrun`."""
 
 
+MOST_ON_A_CORE = 8
+"""Number of processes that a CPU may have even with fewer cores, for a trial of several devices."""
+
+
 def launch(device: torch.device, num_devices: int | Literal["auto"]) -> None:
     """Restart the running program as one process per device, wait for them, and exit with their status.
 
@@ -446,4 +461,7 @@ def count_devices(device: torch.device, num_devices: int | Literal["auto"]) -> i
         raise ConfigError(f"num_devices should be 1 or more, or auto, not {num_devices!r}")
     if device.type == "cuda" and num_devices > visible:
         raise ConfigError(f"num_devices is {num_devices}, but only {visible} GPUs are visible")
+    cores = os.cpu_count() or 1
+    if device.type == "cpu" and num_devices > max(cores, MOST_ON_A_CORE):
+        raise ConfigError(f"num_devices is {num_devices}, but the CPU has only {cores} cores")
     return num_devices

@@ -135,10 +135,10 @@ class ClassHead(Head):
         self.targets_attr = {"label_ids": TensorSpec(("batch",), torch.long)}
         per_class = TensorSpec(("batch", self.n_classes), torch.float)
         self.outputs_attr = {"logits": per_class, "probs": per_class}
-        self.class_loss = self.new_loss()
         self.dropout = nn.Dropout(self.dropout_prob)
         self.out = nn.Linear(self.hidden_size, self.num_scores, bias=self.has_bias)
         init_weights(self.out, self.initializer_range)
+        self.class_loss = self.new_loss()  # allocates after `out`, which a wrong n_classes makes fail
 
     def new_loss(self) -> ClassLoss:
         """Create the cross-entropy."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from helpers import tiny
@@ -16,6 +18,7 @@ from palm.controller.effort import RunFacts, choose_by_effort, choose_settings, 
 from palm.controller.resolve import resolve
 from palm.controller.rows import choose_rows
 from palm.core.errors import ConfigError
+from palm.core.group import count_devices, is_launched
 from palm.train.build import schedule_for
 
 OWN = ("learning_rate", "num_epochs", "batch_size")
@@ -178,3 +181,22 @@ def test_a_world_size_without_a_rank_is_that_of_no_launcher(
     run = tiny.controller(tiny.write_files(tmp_path), "cls", device="cpu").run
     monkeypatch.setenv("WORLD_SIZE", "two")
     assert facts_of(run).devices == 1
+
+
+def test_a_world_size_in_words_is_refused_beside_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    monkeypatch.setenv("RANK", "0")
+    with raises(ConfigError, "WORLD_SIZE", "'two'"):
+        is_launched()
+
+
+def test_more_processes_than_a_cpu_has_cores_are_refused() -> None:
+    many = max(8, os.cpu_count() or 1)
+    assert count_devices(torch.device("cpu"), many) == many
+    with raises(ConfigError, f"num_devices is {many + 1}", f"{os.cpu_count()} cores"):
+        count_devices(torch.device("cpu"), many + 1)
+
+
+def test_rows_that_cannot_be_counted_are_not_called_many() -> None:
+    assert choose_settings("normal", RunFacts(rows=None))["batch_size"] == (32, "an unknown number of rows")
+    assert choose_settings("normal", RunFacts(rows=20_000))["batch_size"] == (32, "20000 rows or more")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import resource
 import struct
 import tarfile
 import tracemalloc
@@ -24,8 +25,10 @@ from helpers.foreign_files import SIZES, known, paddlenlp, write_variables
 from palm.config import yaml_text
 from palm.config.files import read_json as read_backbone_json
 from palm.config.files import read_yaml
+from palm.core.device import within_weights
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError
 from palm.core.io import read_json
+from palm.paradigm import Classify
 from palm.pretrained.directory import read_directory, read_weights
 from palm.reader.labels import Labels
 from palm.reader.tables.files import SUFFIX, Selection, data_checksum
@@ -350,6 +353,13 @@ def test_a_size_that_no_machine_has_is_a_mistake_in_a_configuration(
     config |= {"hidden_size": 1 << 28} if size == 10**7 else {}  # 10 PB
     with pytest.raises(ConfigError, match=message):
         palm.Controller(config, argv=[])
+
+
+def test_a_wrong_number_of_classes_in_a_model_costs_no_memory() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(StorageError), within_weights({"out.weight": torch.empty(2, 1)}, "here"):
+        Classify(300_000_000, 1)  # a count of each would take 1.2 GB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KiB
 
 
 @pytest.mark.parametrize(("row", "is_refused"), [(1 << 40, False), (1 << 80, True)])
