@@ -327,8 +327,10 @@ class _Sources:
             if other in scopes[None] and own_name not in scopes[None]:
                 scopes[None][own_name] = scopes[None].pop(other)
             elif other in scopes[None]:
-                line = "%s does not replace %s, which is set too; remove one of them"
-                logger.warning(line, scopes[None][other].place(other), own_name)
+                one, own = scopes[None].pop(other), scopes[None][own_name]
+                if guessed(one.value) != guessed(own.value):
+                    line = f"{other} {shown(one.value)} contradicts {own_name} {shown(own.value)}"
+                    self.problems.append(f"{one.about(line)}; remove one of them")
         return [Layer(own, scope) for scope, own in scopes.items()]
 
 

@@ -181,11 +181,11 @@ def test_a_value_of_a_task_file_that_the_global_file_overrides_is_reported(
     assert warnings(caplog, {**config, "cls.max_seq_len": 16}) == []  # written for one task
 
 
-def test_a_seed_beside_the_seed_of_the_run_is_reported(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (line,) = warnings(caplog, tiny.config(folder, "cls", seed=3, random_seed=1))
-    assert "seed does not replace random_seed" in line
+def test_a_seed_that_contradicts_the_seed_of_the_run_is_refused(folder: Path) -> None:
+    with raises(ConfigError, "config: seed 3 contradicts random_seed 1"):
+        Controller(tiny.config(folder, "cls", seed=3, random_seed=1), argv=[])
+    run = Controller(tiny.config(folder, "cls", seed=1, random_seed=1), argv=[]).run
+    assert (run.settings.random_seed, run.tasks[0].settings.seed) == (1, None)
 
 
 def test_a_sample_of_more_rows_than_there_are_is_reported(
