@@ -327,10 +327,10 @@ class _Sources:
             if other in scopes[None] and own_name not in scopes[None]:
                 scopes[None][own_name] = scopes[None].pop(other)
             elif other in scopes[None]:
-                one, own = scopes[None].pop(other), scopes[None][own_name]
-                if guessed(one.value) != guessed(own.value):
-                    line = f"{other} {shown(one.value)} contradicts {own_name} {shown(own.value)}"
-                    self.problems.append(f"{one.about(line)}; remove one of them")
+                extra, setting = scopes[None].pop(other), scopes[None][own_name]
+                if guessed(extra.value) != guessed(setting.value):
+                    line = f"{other} {shown(extra.value)} contradicts {own_name} {shown(setting.value)}"
+                    self.problems.append(f"{extra.about(line)}; remove one of them")
         return [Layer(own, scope) for scope, own in scopes.items()]
 
 

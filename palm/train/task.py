@@ -179,7 +179,7 @@ def _warn_of_one_label(task: Task, target: str, labels: Column) -> None:
         )
 
 
-def _warn_of_a_far_label(task: Task, values: npt.NDArray[Any]) -> None:
+def _warn_of_a_far_label(task: Task, values: npt.NDArray[np.floating]) -> None:
     """Warn of a number that is far from all others, such as 9999 for an unknown one."""
     away = np.abs(values - np.median(values))
     others = away[away < away.max()].max(initial=0)

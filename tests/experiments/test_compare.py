@@ -22,7 +22,7 @@ from palm.cli.starter.project import write_project
 from palm.config import read_config
 from palm.config.run import RunConfig, with_tasks
 from palm.controller.resolve import edited_document, resolve
-from palm.core.errors import ConfigError
+from palm.core.errors import ConfigError, StorageError
 from palm.core.records import read_record
 from palm.experiments import grid as worker
 from palm.experiments.compare import document_of, planned_ways, ways_of
@@ -98,7 +98,7 @@ def test_a_comparison_is_trained_once_and_continues_with_what_is_missing(
 
 def test_the_folder_of_a_run_is_not_one_of_comparisons(compared: Path, tmp_path: Path) -> None:
     words = copied(compared, tmp_path)
-    run = tmp_path / "grid" / "runs" / "together-seed1" / "out"
+    run = next((tmp_path / "grid" / "runs").glob("*/out/run.json")).parent
     before = sorted(run.rglob("*"))
     with raises(StorageError, "--output", str(run)):
         palm.compare(words[1], seeds=2, output=run)
