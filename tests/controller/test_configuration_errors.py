@@ -71,12 +71,26 @@ def test_a_refused_value_has_its_place(folder: Path, change: dict[str, Any], exp
     assert re.match(expected, line), line
 
 
-def test_a_value_of_the_backbones_file_has_its_place_too(folder: Path) -> None:
-    wrong = tiny.BACKBONE | {"num_attention_heads": 5, "hidden_dropout_prob": 1.5}
-    (folder / "backbone.json").write_text(json.dumps(wrong, indent=0), encoding="utf-8")
-    heads, dropout = told(tiny.config(folder, "cls"))
-    assert re.match(r"backbone\.json:4: num_attention_heads\b.*\b5\b.*hidden_size 32\b", heads), heads
-    assert re.match(r"backbone\.json:10: hidden_dropout_prob\b.*\b1\.5\b", dropout), dropout
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        (
+            {"hidden_size": 0, "hidden_dropout_prob": 1.5},
+            [r"backbone\.json:2: hidden_size\b.*\b0\b.*1 or more", r"backbone\.json:10: .*_prob\b.*\b1\.5\b"],
+        ),
+        ({"num_attention_heads": 5}, [r"backbone\.json:4: num_attention_heads\b.*\b5\b.*hidden_size 32\b"]),
+    ],
+    ids=["out of range", "not of the width"],
+)
+def test_a_value_of_the_backbones_file_has_its_place_too(
+    folder: Path, wrong: dict[str, Any], expected: list[str]
+) -> None:
+    content = json.dumps(tiny.BACKBONE | wrong, indent=0)
+    (folder / "backbone.json").write_text(content, encoding="utf-8")
+    lines = told(tiny.config(folder, "cls"))
+    assert len(lines) == len(expected)
+    for line, pattern in zip(lines, expected, strict=True):
+        assert re.match(pattern, line), line
 
 
 def test_a_module_of_the_users_that_fails_is_named_with_its_line(
