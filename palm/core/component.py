@@ -253,6 +253,16 @@ Probability = Annotated[float, dropout_problems]
 PositiveFloat = Annotated[float, positive_problems]
 """A setting's annotation: a finite number above 0."""
 
+NonNegative = Annotated[
+    float, functools.partial(number_problems, "0 or more", lambda value: 0 <= value < math.inf)
+]
+"""A setting's annotation: a finite number of 0 or more."""
+
+BelowOne = Annotated[
+    float, functools.partial(number_problems, "0 or more, below 1", lambda value: 0 <= value < 1)
+]
+"""A setting's annotation: a number from 0 to below 1 that is no probability."""
+
 
 def raise_any(problems: Iterable[str]) -> None:
     """Raise a ConfigError if there are problems.

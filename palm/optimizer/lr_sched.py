@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from palm.core.component import Component, Registry, number_problems, positive_problems, raise_any
+from palm.core.component import (
+    BelowOne,
+    Component,
+    NonNegative,
+    Registry,
+    number_problems,
+    positive_problems,
+    raise_any,
+)
 from palm.core.errors import ConfigError, about
 
 __all__ = [
@@ -163,11 +171,7 @@ class WarmupScheduler(Schedule):
         ConfigError: if `warmup_steps` is negative.
     """
 
-    warmup_steps: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        raise_any(number_problems("0 or more", lambda value: value >= 0, warmup_steps=self.warmup_steps))
+    warmup_steps: NonNegative
 
     def __call__(self, step: int) -> float:
         return step / self.warmup_steps if step < self.warmup_steps else 1.0
@@ -188,13 +192,11 @@ class Decay(Schedule):
 
     warmup_steps: float
     num_train_steps: float
-    lr_end_factor: float = 0.0
+    lr_end_factor: BelowOne = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        problems = warmup_problems(self.warmup_steps, self.num_train_steps)
-        end = {"lr_end_factor": self.lr_end_factor}
-        raise_any(problems + number_problems("0 or more, below 1", lambda value: 0 <= value < 1, **end))
+        raise_any(warmup_problems(self.warmup_steps, self.num_train_steps))
 
     def __call__(self, step: int) -> float:
         if step < self.warmup_steps:

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import inspect
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, get_args
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from palm.core.component import (
+    BelowOne,
     Component,
+    NonNegative,
+    PositiveFloat,
     Registry,
-    choice_problems,
     imported,
-    number_problems,
     positive_problems,
-    raise_any,
     share_problems,
 )
 from palm.core.errors import ConfigError, PalmError, about
 
 BACKBONE = "backbone."
 """Prefix of the names of the encoder's parameters."""
+
+FROZEN = "above 0; use freeze for parameters that should not be trained"
+
+Clip = Annotated[float, partial(positive_problems, "above 0, or null for no clipping")]
 
 
 @dataclass(eq=False, repr=False)
@@ -42,18 +46,14 @@ class ParameterGroups(Component):
         ConfigError: if values are out of range.
     """
 
-    backbone_learning_rate: float | None = None
+    backbone_learning_rate: Annotated[float, partial(positive_problems, FROZEN)] | None = None
     freeze: Literal["embeddings", "backbone"] | int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rate = self.backbone_learning_rate
-        given = {} if rate is None else {"backbone_learning_rate": rate}
-        problems = positive_problems("above 0; use freeze for parameters that should not be trained", **given)
         if isinstance(self.freeze, int) and not self.freeze >= 1:
             wrong = f" should be embeddings, backbone or a number of layers, not {self.freeze!r}"
-            problems.append(about("freeze", wrong))
-        raise_any(problems)
+            raise ConfigError(about("freeze", wrong))
 
     def frozen(self, names: Iterable[str], layers: Callable[[], LayerNames]) -> set[str]:
         """Return the names of the frozen parameters.
@@ -133,8 +133,8 @@ class Optimizer(Component, ABC):
         running: the torch optimizer of the most recent run.
     """
 
-    learning_rate: float
-    grad_clip: float | None
+    learning_rate: PositiveFloat
+    grad_clip: Clip | None
     grad_clip_type: GradClipType = "global_norm"
     running: torch.optim.Optimizer | None = None
 
@@ -220,12 +220,12 @@ class MomentOptimizer(Optimizer):
         ConfigError: if values are out of range.
     """
 
-    learning_rate: float
-    weight_decay: float = 0.0
-    grad_clip: float | None = 1.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
+    learning_rate: PositiveFloat
+    weight_decay: NonNegative = 0.0
+    grad_clip: Clip | None = 1.0
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.999
+    epsilon: PositiveFloat = 1e-8
     grad_clip_type: GradClipType = "global_norm"
     apply_decay_param_fun: DecayRule | str | None = None
 
@@ -233,19 +233,6 @@ class MomentOptimizer(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        problems = positive_problems(learning_rate=self.learning_rate, epsilon=self.epsilon)
-        problems += number_problems(
-            "0 or more", lambda value: 0 <= value < math.inf, weight_decay=self.weight_decay
-        )
-        if self.grad_clip is not None:
-            problems += positive_problems("above 0, or null for no clipping", grad_clip=self.grad_clip)
-        problems += choice_problems(get_args(GradClipType), grad_clip_type=self.grad_clip_type)
-        raise_any(
-            problems
-            + number_problems(
-                "0 or more, below 1", lambda value: 0 <= value < 1, beta1=self.beta1, beta2=self.beta2
-            )
-        )
         rule = self.apply_decay_param_fun
         try:
             self._rule: DecayRule | None = imported("decay rule", rule) if isinstance(rule, str) else rule
@@ -467,16 +454,15 @@ class AdamWDL(MomentOptimizer):
 
     rule = AdamRule
 
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    grad_clip: float | None = None
+    learning_rate: PositiveFloat = 1e-3
+    weight_decay: NonNegative = 0.01
+    grad_clip: Clip | None = None
     _: KW_ONLY
-    layerwise_decay: float = 1.0
+    layerwise_decay: Annotated[float, share_problems] = 1.0
     set_param_lr_fun: RateRule | str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        raise_any(share_problems(layerwise_decay=self.layerwise_decay))
         rule = layerwise_lr_decay if self.set_param_lr_fun is None else self.set_param_lr_fun
         self._rate_rule: RateRule = imported("rate rule", rule) if isinstance(rule, str) else rule
 
@@ -532,8 +518,8 @@ class Lamb(MomentOptimizer):
 
     rule = LambRule
 
-    weight_decay: float = 0.01
-    epsilon: float = 1e-6
+    weight_decay: NonNegative = 0.01
+    epsilon: PositiveFloat = 1e-6
 
 
 def trust_ratios(weights: list[Tensor], updates: list[Tensor]) -> tuple[Tensor, ...]:

@@ -128,8 +128,8 @@ def test_everything_wrong_is_reported_at_once() -> None:
     with pytest.raises(ConfigError) as report:
         AdamW(0, weight_decay=-1, grad_clip=0, beta1=1, beta2=-0.5, epsilon=0, grad_clip_type="all")  # type: ignore[arg-type]
     assert [line.split(" should be ")[0] for line in report.value.problems] == [
-        *("learning_rate: 0", "epsilon: 0", "weight_decay: -1", "grad_clip: 0", "grad_clip_type: 'all'"),
-        *("beta1: 1", "beta2: -0.5"),
+        *("learning_rate: 0", "weight_decay: -1", "grad_clip: 0", "beta1: 1", "beta2: -0.5", "epsilon: 0"),
+        "grad_clip_type: 'all'",
     ]
 
 
