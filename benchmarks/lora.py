@@ -179,16 +179,14 @@ def table(done: list[dict[str, Any]]) -> str:
     differences: dict[str, list[float]] = {}
     for group, scores in found.items():
         runs = [run for run in done if run["part"] == "test" and group_of(run["way"]) == group]
-        cells = [mean_of(list(own.values())) for own in scores.values()]
+        cells = [mean_of(list(own.values())) if own else "" for own in scores.values()]
         seconds = sum(run["cpu"] for run in runs) / len({run["seed"] for run in runs})
         rates = ", ".join(dict.fromkeys(run["rates"] for run in runs))
-        seeds = str(len(scores["slot"]))
+        seeds = str(len({run["seed"] for run in runs}))
         text.append("| " + " | ".join([group, *cells, seeds, f"{seconds:.0f}", rates]) + " |")
         for name, own in scores.items():
-            base = max(
-                (found[way][name] for way in ("alone", "longer") if way in found),
-                key=lambda scores: statistics.mean(scores.values()),
-            )
+            alone = [found[way][name] for way in ("alone", "longer") if way in found and found[way][name]]
+            base = max(alone, key=lambda scores: statistics.mean(scores.values()), default={})
             paired = [own[seed] - base[seed] for seed in own if seed in base]
             if own is not base and paired:
                 differences[f"{group}, {name}"] = paired

@@ -104,9 +104,9 @@ TASKS = {
 
 
 def table(
-    kind: str, name: str, content: str | bytes | list[dict[str, Any]], more: str = ""
+    kind: str, name: str, content: str | bytes | list[dict[str, Any]], more: str = "", command: str = "train"
 ) -> Callable[[Path], None]:
-    """Train a task of one kind on a table; a list of rows becomes JSON lines."""
+    """Train or check a task of one kind on a table; a list of rows becomes JSON lines."""
 
     def do(folder: Path) -> None:
         data = "".join(json.dumps(row) + "\n" for row in content) if isinstance(content, list) else content
@@ -118,7 +118,7 @@ def table(
             folder / "config.yaml",
             "task_instance: t\ntarget_tag: !\nmix_ratio: !\nbatch_size: 2\nlearning_rate: 1e-3",
         )
-        run("train", "config.yaml")
+        run(command, "config.yaml")
 
     return do
 
@@ -346,7 +346,7 @@ TABLES: list[tuple[str, tuple[str, ...], Callable[[Path], object]]] = [
     ("no second text", ("t.jsonl", "text_b"), table("match", "t.jsonl", GOOD)),
     ("an empty second text", ("t.jsonl:1", "text_b"), table("match", "t.jsonl", [{"text_a": "a boat", "text_b": "", "label": 1}] * 4)),
     ("pairs of one text", ("t.jsonl", "text_b"), table("embedding", "t.jsonl", [{"text_a": "a boat"}] * 4)),
-    ("all pairs the same", ("repeat",), table("embedding", "t.jsonl", [{"text_a": "a boat", "text_b": "the boat"}] * 8)),
+    ("all pairs the same", ("repeat",), table("embedding", "t.jsonl", [{"text_a": "a boat", "text_b": "the boat"}] * 8, command="check")),
     ("the choice as a letter", ("t.jsonl:1", "B", "label_map"), table("multiple_choice", "t.jsonl", [{"text_a": "what", "choices": ["a boat", "a sun"], "label": "B"}] * 4)),
     ("the choice as its text", ("t.jsonl:1", "a sun"), table("multiple_choice", "t.jsonl", [{"text_a": "what", "choices": ["a boat", "a sun"], "label": "a sun"}] * 4)),
     ("choices counted from 1", ("t.jsonl:1", "2"), table("multiple_choice", "t.jsonl", [{"text_a": "what", "choices": ["a boat", "a sun"], "label": 2}] * 4)),
@@ -456,7 +456,7 @@ COMMANDS: list[tuple[str, tuple[str, ...], Callable[[Path], object]]] = [
     ("a look into a table", ("tickets.csv",), command("inspect", "../tickets.csv")),
     ("an average of models, which palm makes no more", ("use_ema",), command("merge", OLD, "output/price/infer_model", "--output", "new")),
     ("the differences of one run", ("run|arguments",), command("diff", "output")),
-    ("a plot of a configuration", ("config.yaml",), command("plot", "config.yaml")),
+    ("a plot of a configuration", ("plot", "palm report"), command("plot", "config.yaml")),
     ("a server of nothing", ("dir|arguments",), command("serve")),
     ("a server of a configuration", ("config.yaml",), command("serve", "config.yaml")),
     ("a port beyond all ports", ("80000",), command("serve", "output", "--port", "80000")),
@@ -508,7 +508,7 @@ PYTHON: list[tuple[str, tuple[str, ...], Callable[[Path], object]]] = [
     ("a comparison of a file that is not there", ("no.yaml",), program("palm.compare('no.yaml', output='cmp')")),
     ("a sweep without a grid", ("space",), program("palm.sweep(c)")),
     ("an encoder that is not there", ("nowhere",), program("palm.load_backbone('nowhere')")),
-    ("a head with a typing error", ("n_classes",), program("from palm.paradigm import Classify\nClassify(n_clases=2, hidden_size=8)")),
+    ("a head with a typing error", ("n_clases",), program("from palm.paradigm import Classify\nClassify(n_clases=2, hidden_size=8)")),
     ("a head of no classes", ("n_classes",), program("from palm.paradigm import Classify\nClassify(n_classes=0, hidden_size=8)")),
     ("a reader without a vocabulary", ("no.txt",), program("from palm.reader import ClassifyReader\nClassifyReader('no.txt', 8)")),
     ("rows before targets", ("targets|label",), program("from palm.reader import ClassifyReader\nr = ClassifyReader('encoder/vocab.txt', 8)\nr.encode(list(r.parse(['a'])), with_targets=True)")),

@@ -1,4 +1,4 @@
-"""Make 200 other mistakes of newcomers: directories of weights, settings, tables, commands, Python, servers.
+"""Make 414 other mistakes of newcomers: directories of weights, settings, tables, commands, Python, servers.
 
     python benchmarks/more_mistakes.py [KIND ...] [--show]
 
@@ -302,8 +302,8 @@ SETTINGS: list[Entry] = [
         ("freeze", "100", "freeze", "100"),
         ("layerwise_decay", "2", "layerwise_decay", "2"),
         ("loggers", "tensorbord", "tensorbord", "tensorboard"),
-        ("callbacks", "print", "callbacks", "print"),
-        ("callbacks", "nowhere.Callback", "nowhere"),
+        ("callbacks", "print", "callbacks", "train(callbacks"),
+        ("callbacks", "nowhere.Callback", "callbacks", "train(callbacks"),
         ("gradient_accumulation_steps", "0", "gradient_accumulation_steps"),
         ("pooling", "average", "pooling", "average", "mean"),
         ("balance", "yes", "balance"),
@@ -425,7 +425,9 @@ FILES: list[Entry] = [
     ("a number that is too large", ("1e39|1e+39",), table("regression", "t.jsonl", _texts(lambda k: 1e39 if k else 1.0))),
     ("a count with a unit", ("t.jsonl:1", "3 people"), table("count", "t.jsonl", _texts(lambda _: "3 people"))),
     ("a count with a decimal", ("t.jsonl:1", "2.5"), table("count", "t.jsonl", _texts(lambda _: 2.5))),
-    ("a count beyond all counts", ("t.jsonl:1", "10000000000"), table("count", "t.jsonl", _texts(lambda _: 10**10))),
+    ("the same huge count in all rows", ("10000000000",), table("count", "t.jsonl", _texts(lambda _: 10**10))),
+    ("a count beyond all counts", ("1e+10", "median"), table("count", "t.jsonl", _texts(lambda k: 10**10 if k == 3 else k))),
+    ("9999 for an unknown price", ("9999", "median"), table("regression", "t.jsonl", _texts(lambda k: 9999 if k % 4 == 3 else k / 2))),
     ("ids of pandas with a gap", ("t.jsonl:2", "2"), table("cls", "t.jsonl", _texts(lambda k: 2.0 * (k % 2)))),
     ("names and ids in one column", ("t.jsonl:2", "good"), table("cls", "t.jsonl", _texts(lambda k: [0, "good"][k % 2]))),
     ("an error of Excel as a class", ("#ref!",), table("named", "t.jsonl", _texts(lambda k: ["good", "#REF!"][k % 2]))),
@@ -503,7 +505,7 @@ FILES: list[Entry] = [
     file_of("t.csv", _csv(GOOD) + "0\n", "a row that is too short at the end", "t.csv:14"),
     file_of("t.jsonl", "".join(json.dumps(row) + "\n" for row in GOOD).encode("utf-16"), "JSON lines in UTF-16", "t.jsonl", "utf-8"),
     file_of("t.jsonl", "".join(json.dumps(row) + "\n" for row in GOOD)[:-9], "JSON lines that are cut off", "t.jsonl:12"),
-    file_of("t.jsonl", "\n".join(json.dumps({"data": row}) for row in GOOD), "rows in an object", "t.jsonl:1", "label"),
+    file_of("t.jsonl", "\n".join(json.dumps({"data": row}) for row in GOOD), "rows in an object", "t.jsonl", "label", "data"),
     file_of("t.jsonl", "{label: 0, text_a: 'a boat'}\n" * 4, "objects of JavaScript", "t.jsonl:1"),
     file_of("t.jsonl", '{"label": 0, "text_a": "a boat"}{"label": 1, "text_a": "a sun"}\n', "two objects in a line", "t.jsonl:1"),
     ("a loop of links", ("a.csv",), _linked),
@@ -624,6 +626,14 @@ def again(*words: str, **changes: str) -> Do:
     )
 
 
+def evaluated_predictions(folder: Path) -> None:
+    """Evaluate a model, whose labels are in the column `label`, on its predictions of a file without labels."""
+    table("cls", "t.csv", _csv(GOOD))(folder)
+    (folder / "new.csv").write_text("text_a\na phone\na team\n")
+    run("predict", "--model", "output/t/infer_model", "--input", "new.csv", "--output", "a.jsonl")
+    run("evaluate", "--model", "output/t/infer_model", "--input", "a.jsonl")
+
+
 COMMANDS: list[Entry] = [
     ("another seed into one folder", ("output", "random_seed|overwrite"), again("train", "config.yaml", overwrite="False", random_seed="5")),
     ("another encoder into one folder", ("output", "overwrite"), again("train", "config.yaml", overwrite="False", hidden_dropout_prob="0.3")),
@@ -634,7 +644,7 @@ COMMANDS: list[Entry] = [
     ("predict the configuration", ("config.yaml",), command("predict", "--model", OLD, "--input", "config.yaml", "--output", "a.csv")),
     ("predict the model", ("infer_model",), command("predict", "--model", OLD, "--input", OLD, "--output", "a.csv")),
     ("predict a workbook", ("other.xlsx",), command("predict", "--model", OLD, "--input", "other.xlsx", "--output", "a.csv")),
-    ("predict predictions", ("a.csv", "message"), lambda _: (run(*PREDICT), run("predict", "--model", OLD, "--input", "a.csv", "--output", "b.csv"), run("predict", "--model", OLD, "--input", "numbers.csv", "--output", "a.csv"))),
+    ("predict predictions", ("numbers.csv", "message"), lambda _: (run(*PREDICT), run("predict", "--model", OLD, "--input", "a.csv", "--output", "b.csv"), run("predict", "--model", OLD, "--input", "numbers.csv", "--output", "a.csv"))),
     ("predict with the encoder", ("encoder",), command("predict", "--model", "encoder", "--input", "../tickets.csv", "--output", "a.csv")),
     ("predict with a checkpoint", ("checkpoint",), command("predict", "--model", "output/checkpoints", "--input", "../tickets.csv", "--output", "a.csv")),
     ("predict into the model", ("infer_model",), command("predict", "--model", OLD, "--input", "../tickets.csv", "--output", OLD)),
@@ -643,7 +653,7 @@ COMMANDS: list[Entry] = [
     ("a part in words", ("shard", "first"), command(*PREDICT[:-1], "a", "--shard", "first")),
     ("a merge of parts that are not there", ("1|shard",), command(*PREDICT[:-1], "a", "--shard", "merge/2")),
     ("evaluate without a file", ("--input",), command("evaluate", "--model", OLD)),
-    ("evaluate predictions", ("category|label|message",), lambda _: (run(*PREDICT[:-1], "a.jsonl"), run("evaluate", "--model", OLD, "--input", "a.jsonl"))),
+    ("evaluate predictions", ("a.jsonl:1", "probability"), evaluated_predictions),
     ("evaluate prices as classes", ("price|label",), command("evaluate", "--model", "output/price/infer_model", "--input", "numbers.csv")),
     ("check a model", ("infer_model",), command("check", OLD)),
     ("check a table", ("tickets.csv",), command("check", "../tickets.csv")),
