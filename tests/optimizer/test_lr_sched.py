@@ -14,10 +14,6 @@ from helpers.shared import GOLDEN
 from helpers.training_golden import RECORDED
 from palm.core.errors import ConfigError, PalmError
 from palm.optimizer.lr_sched import (
-    LR_SCHEDULES,
-    CosineScheduler,
-    LinearScheduler,
-    NoamScheduler,
     TriangularScheduler,
     WarmupScheduler,
     schedule_of_run,
@@ -27,17 +23,6 @@ ROUNDING = 2 * np.finfo(np.float32).eps
 """The originals computed in float32, and rounded a quotient and a product."""
 
 RATES = json.loads((GOLDEN / "lr_sched.json").read_text(encoding="utf-8"))
-
-
-def test_schedules_have_these_names() -> None:
-    assert {name: LR_SCHEDULES[name] for name in LR_SCHEDULES} == {
-        "linear_warmup_decay": TriangularScheduler,
-        "noam": NoamScheduler,
-        "noam_decay": NoamScheduler,
-        "constant": WarmupScheduler,
-        "linear": LinearScheduler,
-        "cosine": CosineScheduler,
-    }
 
 
 @pytest.mark.parametrize("case", RATES)

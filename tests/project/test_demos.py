@@ -7,7 +7,17 @@ import re
 from pathlib import Path
 
 import palm
-from helpers.demo_runs import ROOT, run
+from helpers.loaded import run_script
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(demo: str, cwd: Path, *arguments: str) -> str:
+    """What a demo prints and logs when a user starts it in `cwd`; it must end well."""
+    script = ROOT / "demos" / demo / "demo.py"
+    status, output = run_script(script, cwd, "--save_path", str(cwd / "out"), *arguments)
+    assert status == 0, output
+    return output
 
 
 def test_demo1_trains_one_task_and_saves_it(tmp_path: Path) -> None:
