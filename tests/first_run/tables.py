@@ -25,6 +25,7 @@ EFFECTS = {
     "golden": 9, "large": 6, "new": 5, "strong": 3, "used": -4, "small": -5, "broken": -9, "cheap": -7,
     "rare": 7, "narrow": -3,
 }  # fmt: skip
+FAULTS = ["broken", "lost", "stolen", "late", "cheap"]
 PEOPLE = [
     "anna", "carl", "erik", "hanna", "ivan", "jana", "karl", "laura",
     "martin", "nora", "oscar", "paula", "ruth", "sara", "victor", "wanda",
@@ -63,6 +64,17 @@ def pairs(rng: random.Random) -> Row:
     kind = rng.sample(["restore", "offer", "welcome", "praise", "clever", "golden"], rng.randint(0, 1))
     label = "settled" if kind else "open" if angry else "none"
     return {"text_a": sentence(rng, *angry, most=8), "text_b": sentence(rng, *kind, most=8), "label": label}
+
+
+def reports(rng: random.Random) -> Row:
+    """Two reports of a thing and its fault, and whether both are of one thing; if not, half have one topic."""
+    topic, another = rng.sample([*TOPICS], 2)
+    thing = rng.choice(WORDS[topic])
+    label = rng.choice(["yes", "no"])
+    others = [each for each in WORDS[rng.choice([topic, another])] if each != thing]
+    things = [thing, thing if label == "yes" else rng.choice(others)]
+    texts = [sentence(rng, each, rng.choice(FAULTS), most=8) for each in things]
+    return {"text_a": texts[0], "text_b": texts[1], "label": label}
 
 
 def several(rng: random.Random) -> Row:
@@ -132,7 +144,7 @@ def questions(rng: random.Random) -> Row:
 def tickets(rng: random.Random) -> Row:
     """A message with a category, an urgency from 1 to 5 and tags, some of which are empty."""
     topic = rng.choice([*TOPICS])
-    tags = sorted(rng.sample(["broken", "lost", "stolen", "late", "cheap"], rng.randint(0, 2)))
+    tags = sorted(rng.sample(FAULTS, rng.randint(0, 2)))
     urgent = rng.random() < 0.3
     row: Row = {"message": f"{about(rng, topic)} {' '.join([*tags, *(['now'] if urgent else [])])}".strip()}
     row["category"] = topic
@@ -246,7 +258,7 @@ def told(rng: random.Random) -> Row:
 TABLES = {
     make.__name__: make
     for make in [
-        topics, pairs, several, prices, stars, people, ranked, choices, questions, tickets, goods,
+        topics, pairs, reports, several, prices, stars, people, ranked, choices, questions, tickets, goods,
         requests, spans, visits, relations, answers, told,
     ]
 }  # fmt: skip

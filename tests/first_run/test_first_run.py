@@ -23,8 +23,8 @@ pytestmark = [
 ROWS = 300
 NEW_ROWS = 200
 DRAW = int(os.environ.get("FIRST_RUN_DRAW", "1"))
-NAMED = {"visits": ("--tasks", "visits=count")}
-"""Table -> options of `palm init`, which takes whole numbers for classes."""
+NAMED = {"visits": ("--tasks", "visits=count"), "reports": ("--tasks", "label=match")}
+"""Table -> options of `palm init`, which takes whole numbers and labels of pairs for classes."""
 
 WORSE = 0.05
 """The most by which the plain model may be better."""
