@@ -348,6 +348,30 @@ def test_words_of_the_same_texts_begin_with_similar_vectors() -> None:
     assert min(cosines[:10, :10].mean(), cosines[10:, 10:].mean()) > cosines[:10, 10:].max() + 0.3
 
 
+@pytest.mark.parametrize("kind", ["match", "cls"])
+def test_tasks_on_what_two_texts_share_begin_by_subtracting_equal_words(tmp_path: Path, kind: str) -> None:
+    table = tmp_path / "pairs.csv"
+    rows = [f"{('yes', 'no')[k % 2]},the red door {k} of house,a blue boat {k} at sea" for k in range(40)]
+    table.write_text("\n".join(["label,text_a,text_b", *rows]) + "\n", encoding="utf-8")
+    project = tmp_path / "project"
+    assert main(["init", str(project), "--from", str(table), "--tasks", f"label={kind}"]) == 0
+    weights = load_file(project / "encoder" / "model.safetensors")
+    value, output = (
+        weights[f"encoder.layer.0.attention.{each}.weight"] for each in ("self.value", "output.dense")
+    )
+    compares = kind == "match"
+    assert np.allclose(output, -value.T) == compares
+    words = weights["embeddings.word_embeddings.weight"][:, 0]
+    vocabulary = (project / "encoder" / "vocab.txt").read_text("utf-8").splitlines()
+    length = 0.02 * 64**0.5
+    # Of 80 texts, two have a number: (log 40 / log 80) squared; half have a word: (log 2 / log 80) squared.
+    for word, count in {"39": 2, "red": 40}.items():
+        expected = length * (np.log(80 / count) / np.log(80)) ** 2
+        assert np.isclose(words[vocabulary.index(word)], expected, atol=1e-5) == compares
+    config = yaml.safe_load((project / "config.yaml").read_text(encoding="utf-8"))
+    assert config.get("freeze") == ("embeddings" if compares else None)
+
+
 def test_the_encoder_of_a_table_of_pairs_attends_to_the_same_word_of_the_other_text(tmp_path: Path) -> None:
     table = tmp_path / "pairs.csv"
     rows = [f"same,the red door {k} of house,a blue boat {k} at sea" for k in range(40)]

@@ -36,6 +36,10 @@ KINDS = {
 AUXILIARY = "mlm"
 """The kind that is an auxiliary if there are other tasks."""
 
+COMPARING = frozenset({"match", "multiple_choice", "mrc"})
+"""Kinds that ask what two texts have in common. If a table has only these, its encoder begins by subtracting
+equal words, and the embeddings are frozen: trained on few rows, they lost it. Rankings gain nothing."""
+
 SIZES = {
     "model_type": "bert",
     "hidden_size": 64,
@@ -113,6 +117,10 @@ FREE_RATE = "#learning_rate: 2e-4           # settings given here take precedenc
 RATE_OF_COUNTS = "learning_rate: 1e-3            # a third of the usual, which fits the noise of counts"
 """The line about the rate in such a configuration."""
 
+RESTING = """
+freeze: embeddings             # a comparison of words needs them as they begin"""
+"""The line about embeddings in the configuration of a table of `COMPARING` tasks."""
+
 TOGETHER = """
 tasks_per_step: all            # a step trains all tasks; in turn, each would disturb the others"""
 """The line about steps in the configuration of a table with several tasks."""
@@ -189,7 +197,8 @@ def _encoder(
         return files, {}
     ids = {word: number for number, word in enumerate(vocabulary)}
     numbered = [[ids[word] for word in words] for words in texts]
-    return files, weights_of(config, numbered, len(SPECIAL), table.compares, table.has_order)
+    separator = SPECIAL.index("[SEP]") if {*table.kinds.values()} <= COMPARING else None
+    return files, weights_of(config, numbered, len(SPECIAL), table.compares, table.has_order, separator)
 
 
 def tasks_of(text: str) -> dict[str, str]:
@@ -247,8 +256,7 @@ def _values(
     # A new encoder learns several tasks, or answers, in twice the updates of one task; a step costs little.
     is_hard = is_together or (is_table and "mrc" in tasks.values())
     usual = "best" if is_hard and pretrain is None else "normal"
-    is_noisy = is_table and pretrain is None and "count" in tasks.values()
-    rate = RATE_OF_COUNTS if is_noisy else FREE_RATE
+    rate = _rate({*tasks.values()}) if is_table and pretrain is None else FREE_RATE
     tags = ", ".join(str(int(name in targets)) for name in tasks)
     ratios = ", ".join("1.0" if name in targets else "0.5" for name in tasks)
     return {
@@ -266,6 +274,12 @@ def _values(
         "first": next(iter(tasks)),
         "start": _filled(start, named),
     }
+
+
+def _rate(kinds: set[str]) -> str:
+    """Return the lines about rates and frozen parts for the new encoder of a table with these kinds."""
+    rate = RATE_OF_COUNTS if "count" in kinds else FREE_RATE
+    return rate + RESTING if kinds <= COMPARING else rate
 
 
 def _task_list(tasks: Mapping[str, str], targets: Sequence[str]) -> str:

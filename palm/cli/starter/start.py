@@ -2,13 +2,14 @@
 
 Words that occur together begin with similar vectors, so an encoder that has only a few hundred rows need not
 learn this from labels. If tasks compare two texts, tokens begin by attending to similar tokens of the other
-text: few rows do not teach attention to compare. If tasks label words, they begin by attending to the token
-before and the one after.
+text: few rows do not teach attention to compare. If all tasks ask what two texts have in common, tokens begin
+by subtracting equal tokens of the other text, and a feature tells how rare the rest is. If tasks label words,
+they begin by attending to the token before and the one after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,15 @@ CONTEXTS = 1000
 
 SHARPNESS = 2.0
 """Factor on scores with which tokens attend to their neighbours."""
+
+CONTRAST = 4.0
+"""Factor on scores with which tokens attend to tokens that they subtract: equal ones, rather than similar."""
+
+REST = 12.0
+"""Factor on the score of [SEP], at which tokens without an equal look."""
+
+RARITY = 8.0
+"""Factor on the feature of rare words in the encoder's output; a head learns a large feature first."""
 
 WORDS = 8000
 """Number of the most frequent words that are described; others begin at random."""
@@ -35,6 +45,7 @@ def weights_of(
     first: int,
     compares: bool,
     has_order: bool = False,
+    separator: int | None = None,
 ) -> dict[str, Array]:
     """Return the weights of a BERT, by their names at Hugging Face.
 
@@ -44,6 +55,7 @@ def weights_of(
         first: lowest id of a word; lower ids are special tokens.
         compares: True if a row has two texts that are compared.
         has_order: True if words are labelled, so that the words beside a word matter.
+        separator: id of [SEP] if all tasks ask what two texts have in common (and `compares`); else None.
     """
     rng = np.random.default_rng(1)
     width = config["hidden_size"]
@@ -52,31 +64,49 @@ def weights_of(
     def random(*shape: int) -> Array:
         return rng.normal(0, deviation, shape).astype(np.float32)
 
+    words, positions, segment = _vectors(random, rng, config, texts, first, compares)
+    if separator is not None:
+        words, segment = _with_rarity(words, positions, segment, texts)
     length = deviation * width**0.5  # of a random vector
-    words = _unit(random(config["vocab_size"], width))
-    found = word_vectors(texts, first, min(config["vocab_size"] - first, WORDS), width)
-    turned = found @ _orthogonal(rng, width)[: found.shape[1]]  # spread over all features
-    # A part of its own tells words of the same texts apart; a comparison finds what they have in common.
-    words[first : first + len(turned)] += 2 * turned if compares else turned
-    words = _unit(words)
-    segment = _unit(random(1, width))[0]
-    positions = random(config["max_position_embeddings"], width) * length
     if has_order:
-        positions = _waves(len(positions), width) * length
+        positions = _waves(len(positions), width)
     segments = np.outer([length, -length], segment)
-    tables = {"word": words * length, "position": positions, "token_type": segments}
+    tables = {"word": words * length, "position": positions * length, "token_type": segments}
     weights = {f"embeddings.{name}_embeddings.weight": table for name, table in tables.items()}
     weights |= _norm("embeddings", width)
     for layer in range(config["num_hidden_layers"]):
         attention = {name: random(width, width) for name in ("query", "key", "value", "output")}
         if compares:
-            attention = _comparison(rng, segment)
+            attention = _comparison(rng, segment) if separator is None else _subtraction(rng, segment)
         elif has_order:
             attention = _neighbours(rng, width)
         inner = config["intermediate_size"]
         linear = {"intermediate.dense": random(inner, width), "output.dense": random(width, inner)}
-        weights |= _layer(f"encoder.layer.{layer}", attention, linear, width)
+        place = f"encoder.layer.{layer}"
+        weights |= _layer(place, attention, linear, width)
+        if separator is not None:
+            weights[f"{place}.attention.self.query.bias"] = REST * attention["key"] @ words[separator]
+            weights[f"{place}.output.LayerNorm.weight"][0] = RARITY
     return {name: np.ascontiguousarray(values, np.float32) for name, values in weights.items()}
+
+
+def _vectors(
+    random: Callable[..., Array],
+    rng: np.random.Generator,
+    config: Mapping[str, Any],
+    texts: Sequence[Sequence[int]],
+    first: int,
+    compares: bool,
+) -> tuple[Array, Array, Array]:
+    """Return the vectors of words, of length 1, of positions and of the first segment, of length 1."""
+    width = config["hidden_size"]
+    words = _unit(random(config["vocab_size"], width))
+    found = word_vectors(texts, first, min(config["vocab_size"] - first, WORDS), width)
+    turned = found @ _orthogonal(rng, width)[: found.shape[1]]  # spread over all features
+    # A part of its own tells words of the same texts apart; a comparison finds what they have in common.
+    words[first : first + len(turned)] += 2 * turned if compares else turned
+    segment = _unit(random(1, width))[0]
+    return _unit(words), random(config["max_position_embeddings"], width), segment
 
 
 def _layer(
@@ -136,6 +166,34 @@ def _comparison(rng: np.random.Generator, segment: Array) -> dict[str, Array]:
         "value": _orthogonal(rng, len(segment)),
         "output": _orthogonal(rng, len(segment)) / 2,
     }
+
+
+def _subtraction(rng: np.random.Generator, segment: Array) -> dict[str, Array]:
+    """Attention to equal tokens of the other segment, which subtracts them; only the segment is left."""
+    attention = _comparison(rng, segment)
+    attention["query"] *= CONTRAST
+    attention["key"][:, 0] = 0  # words that are equally rare are not similar
+    attention["output"] = -attention["value"].T
+    return attention
+
+
+def _with_rarity(
+    words: Array, positions: Array, segment: Array, texts: Sequence[Sequence[int]]
+) -> tuple[Array, Array]:
+    """Return words and segment whose first feature, and that of positions, is only how rare a word is."""
+    words[:, 0] = positions[:, 0] = segment[0] = 0
+    words = _unit(words)
+    words[:, 0] = _rarity(texts, len(words))
+    return words, _unit(segment[None])[0]
+
+
+def _rarity(texts: Sequence[Sequence[int]], count: int) -> Array:
+    """Return the squared inverse document frequency of words, from 0 to 1, [count]."""
+    found = np.zeros(count)
+    for text in texts:
+        found[list({*text})] += 1
+    logs = np.log(np.maximum(len(texts), 2) / np.maximum(found, 1)) / np.log(max(len(texts), 2))
+    return np.where(found > 0, logs, 0) ** 2
 
 
 def _angles(width: int) -> Array:
