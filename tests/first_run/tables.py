@@ -67,7 +67,7 @@ def pairs(rng: random.Random) -> Row:
 
 
 def reports(rng: random.Random) -> Row:
-    """Two reports of a thing and its fault, and whether both are of one thing; if not, half have one topic."""
+    """Two reports of a thing and its fault, whether both are of one thing; if not, half share a topic."""
     topic, another = rng.sample([*TOPICS], 2)
     thing = rng.choice(WORDS[topic])
     label = rng.choice(["yes", "no"])
