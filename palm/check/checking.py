@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,20 @@ class Check:
                 lines += [title, *(f"  {line}" for line in found), ""]
         problems = [*map(str, self.problems), ""] if self.problems else []
         return "\n".join([*lines, *problems, self.verdict])
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the findings and the first row of every file, JSON-ready."""
+        data = [
+            {
+                "task": task.task,
+                "files": [
+                    {"file": file.name, "role": file.role, "first_rows": [file.first_row]}
+                    for file in task.files
+                ],
+            }
+            for task in self.data
+        ]
+        return {"name": self.name, "problems": [asdict(each) for each in self.problems], "data": data}
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"

@@ -16,7 +16,7 @@ from palm.core.errors import ExitCode, PalmError
     "check a run before it starts",
     [
         *cli.CONFIG,
-        cli.output("the findings, as text"),
+        cli.output("the findings, as text, or for programs as .json"),
         cli.flag("--strict", "exit with code 1 for warnings, too"),
         cli.flag("--no_measure", "do not measure time and memory"),
     ],
@@ -28,7 +28,7 @@ def check_run(options: argparse.Namespace) -> None:
     (with --strict, also for a warning), and 2 if the command line is wrong.
     """
     from palm.check import check
-    from palm.core.io import write_text
+    from palm.core.io import write_json, write_text
 
     if options.output is not None and options.output.suffix == ".html":
         raise PalmError(f"--output is a text file now; give {str(options.output.with_suffix('.txt'))!r}")
@@ -39,7 +39,9 @@ def check_run(options: argparse.Namespace) -> None:
         measure=not options.no_measure,
     )
     cli.write_line(findings)
-    if options.output is not None:
+    if options.output is not None and options.output.suffix == ".json":
+        write_json(options.output, findings.as_json())
+    elif options.output is not None:
         write_text(options.output, f"{findings}\n")
     if not findings.is_fine(options.strict):
         raise SystemExit(ExitCode.FOUND)

@@ -193,6 +193,22 @@ def test_the_command_prints_the_values_and_writes_them(
     assert "'check.txt'" in capsys.readouterr().err
 
 
+def test_findings_are_written_for_programs(config_file: Path) -> None:
+    table = config_file.with_name("cls.tsv")
+    table.write_text(table.read_text(encoding="utf-8") + "7\ta label that is none\n", encoding="utf-8")
+    file = config_file.with_name("check.json")
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(config_file), "--no_measure", "--output", str(file)])
+    assert ended.value.code == 1
+    found = json.loads(file.read_text(encoding="utf-8"))
+    (error,) = (each for each in found["problems"] if each["severity"] == "error")
+    assert (error["code"], error["task"]) == ("data", "cls")
+    assert "cls.tsv:" in error["message"]
+    (of_task,) = found["data"]
+    assert [(each["role"], each["file"]) for each in of_task["files"]] == [("train", "cls.tsv")]
+    assert of_task["files"][0]["first_rows"][0].startswith("cls.tsv:2 [CLS] ")
+
+
 def test_a_finding_of_several_lines_is_below_its_severity_and_a_notebook_shows_all_as_text() -> None:
     found = Check("a.yaml", [Problem("error", "run", "cls", "a <b>:\n  c", "d")], seconds=1.0)
     lines = ["error    cls: a <b>:", "           c", "         -> d", "", "a.yaml: 1 error (1.0 s)"]
