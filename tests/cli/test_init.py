@@ -173,12 +173,23 @@ def test_a_table_of_several_texts_a_row_becomes_a_task(
     assert main(["init", str(tmp_path / "project"), "--from", str(table)]) == 0
     task = yaml.safe_load((tmp_path / "project" / f"{name}.yaml").read_text(encoding="utf-8"))
     assert (task["reader"], task["columns"]["text_a"]) == (kind, "question")
+    assert "batch_size" not in task  # 32 of 24 rows would be none
     assert task.get("nested_spans", True) is (kind != "span")  # none of these share a word
     config = str(tmp_path / "project" / "config.yaml")
     found = check(config, measure=False)
     assert [str(problem) for problem in found.problems if problem.severity == "error"] == []
     assert main(["train", config, "--max_steps", "2"]) == 0
     assert main(["predict", config]) == 0
+
+
+def test_many_pairs_are_trained_in_large_batches_and_in_twice_the_updates(tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    rows = "".join(f"who owns boat {k},anna owns {k}\n" for k in range(100))
+    table.write_text(f"question,answer\n{rows}", encoding="utf-8")
+    assert main(["init", str(tmp_path / "project"), "--from", str(table)]) == 0
+    files = ((tmp_path / "project" / f"{name}.yaml").read_text("utf-8") for name in ("config", "pairs"))
+    config, task = map(yaml.safe_load, files)
+    assert (config["effort"], task["batch_size"]) == ("best", 32)
 
 
 def test_the_folder_of_a_run_is_no_table(tmp_path: Path) -> None:
@@ -392,5 +403,5 @@ def test_the_encoder_of_a_table_of_pairs_attends_to_the_same_word_of_the_other_t
     assert score(red, 0, red, 1) > score(red, 0, blue, 1)
     assert score(red, 0, red, 1) > score(red, 0, red, 0)
     config = yaml.safe_load((project / "config.yaml").read_text(encoding="utf-8"))
-    assert (config["effort"], config["pretrain_path"]) == ("normal", "encoder")
+    assert (config["effort"], config["pretrain_path"]) == ("best", "encoder")
     assert "tasks_per_step" not in config  # one task

@@ -117,6 +117,9 @@ FREE_RATE = "#learning_rate: 2e-4           # settings given here take precedenc
 RATE_OF_COUNTS = "learning_rate: 1e-3            # a third of the usual, which fits the noise of counts"
 """The line about the rate in such a configuration."""
 
+SLOW = {"cls", "embedding", "mrc"}
+"""Kinds which, if they compare texts, a new encoder learns in twice the usual updates."""
+
 RESTING = """
 freeze: embeddings             # a comparison of words needs them as they begin"""
 """The line about embeddings in the configuration of a table of `COMPARING` tasks."""
@@ -169,7 +172,7 @@ def write_project(
         data = [text for name, text in files.items() if name.startswith("data/")]
         made, weights = _encoder(_split_into_words(data if table is None else table.texts), table)
         files |= made
-    values = {**_values(tasks, pretrain, effort, table is not None), "data": TABLE if table else EXAMPLES}
+    values = {**_values(tasks, pretrain, effort, table), "data": TABLE if table else EXAMPLES}
     files |= {name: _filled(TEMPLATES / name, values) for name in ("config.yaml", "README.md", SCRIPT)}
     for name, text in files.items():
         make_folder((folder / name).parent)
@@ -244,17 +247,18 @@ def _example_tasks(tasks: Mapping[str, str]) -> dict[str, str]:
 
 
 def _values(
-    tasks: Mapping[str, str], pretrain: str | None, effort: str | None, is_table: bool
+    tasks: Mapping[str, str], pretrain: str | None, effort: str | None, table: TableTasks | None
 ) -> dict[str, str]:
     """Return the values of the placeholders in the templates of the project."""
+    is_table = table is not None
     targets = [name for name, kind in tasks.items() if kind != AUXILIARY] or list(tasks)
     small = FROM_TABLE if is_table else RANDOM
     encoder, start = small if pretrain is None else PRETRAINED
     named = {"pretrain": json.dumps(pretrain)}
     is_fixed = pretrain is None and effort is None and not is_table
     is_together = is_table and len(tasks) > 1
-    # A new encoder learns several tasks, or answers, in twice the updates of one task; a step costs little.
-    is_hard = is_together or (is_table and "mrc" in tasks.values())
+    # A new encoder learns several tasks, or to compare texts, in twice the updates; a step costs little.
+    is_hard = is_together or (table is not None and table.compares and {*tasks.values()} <= SLOW)
     usual = "best" if is_hard and pretrain is None else "normal"
     rate = _rate({*tasks.values()}) if is_table and pretrain is None else FREE_RATE
     tags = ", ".join(str(int(name in targets)) for name in tasks)

@@ -26,6 +26,9 @@ ROWS = 2000
 MOST_LABELS = 100
 LONGEST_LABEL = 60
 
+ROWS_OF_LARGE_BATCHES = 100
+"""Pairs from which a batch has 32 of them; with fewer, an epoch would have two steps or less."""
+
 MOST_STEPS = 10
 """Number of labels 1, 2, 3 … up to which they are taken for a scale."""
 
@@ -133,7 +136,10 @@ def _add_texts(
     """Add the task of a table without labels: pairs of texts, or masked words."""
     if len(texts) == 2:
         columns = dict(zip(("text_a", "text_b"), texts, strict=True))
-        found.add("pairs", path, {"reader": "embedding", "paradigm": "embedding"}, columns)
+        settings: dict[str, Any] = {"reader": "embedding", "paradigm": "embedding"}
+        if len(values[texts[0]]) >= ROWS_OF_LARGE_BATCHES:
+            settings["batch_size"] = 32  # a pair's negatives are the other texts of its batch
+        found.add("pairs", path, settings, columns)
     elif texts == [*values] != [] and not re.search(r"[;|\t]", texts[0]):
         found.add("words", path, {"reader": "mlm", "paradigm": "mlm"}, {"text_a": texts[0]})
     else:
