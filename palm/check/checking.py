@@ -107,7 +107,7 @@ class Check:
             {
                 "task": task.task,
                 "files": [
-                    {"file": file.name, "role": file.role, "first_rows": [file.first_row]}
+                    {"file": file.name, "role": file.role, "first_rows": [*filter(None, [file.first_row])]}
                     for file in task.files
                 ],
             }
