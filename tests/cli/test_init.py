@@ -173,7 +173,7 @@ def test_a_table_of_several_texts_a_row_becomes_a_task(
     assert main(["init", str(tmp_path / "project"), "--from", str(table)]) == 0
     task = yaml.safe_load((tmp_path / "project" / f"{name}.yaml").read_text(encoding="utf-8"))
     assert (task["reader"], task["columns"]["text_a"]) == (kind, "question")
-    assert "batch_size" not in task  # 32 of 24 rows would be none
+    assert "batch_size" not in task  # 24 training rows do not fill a batch of 32
     assert task.get("nested_spans", True) is (kind != "span")  # none of these share a word
     config = str(tmp_path / "project" / "config.yaml")
     found = check(config, measure=False)

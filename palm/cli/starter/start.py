@@ -27,7 +27,7 @@ CONTRAST = 4.0
 """Factor on scores with which tokens attend to tokens that they subtract: equal ones, rather than similar."""
 
 REST = 12.0
-"""Factor on the score of [SEP], at which tokens without an equal look."""
+"""Factor on the score of [SEP], to which tokens attend that have no equal."""
 
 RARITY = 8.0
 """Factor on the feature of rare words in the encoder's output; a head learns a large feature first."""

@@ -27,7 +27,7 @@ MOST_LABELS = 100
 LONGEST_LABEL = 60
 
 ROWS_OF_LARGE_BATCHES = 100
-"""Pairs from which a batch has 32 of them; with fewer, an epoch would have two steps or less."""
+"""Number of pairs from which `batch_size: 32` is written; with fewer, an epoch would have at most two steps."""
 
 MOST_STEPS = 10
 """Number of labels 1, 2, 3 … up to which they are taken for a scale."""
