@@ -27,7 +27,7 @@ MOST_LABELS = 100
 LONGEST_LABEL = 60
 
 ROWS_OF_LARGE_BATCHES = 100
-"""Number of pairs from which `batch_size: 32` is written; with fewer, an epoch would have at most two steps."""
+"""Number of pairs from which `batch_size: 32` is written; fewer would be two steps an epoch at most."""
 
 MOST_STEPS = 10
 """Number of labels 1, 2, 3 … up to which they are taken for a scale."""
